@@ -1,0 +1,74 @@
+"""Every setting of the service, read once from environment variables with the prefix `SNAPRAG_`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+DEFAULT_EMBEDDER = "all-minilm-l6-v2"
+
+
+class Settings(BaseSettings):
+    """One frozen object. `docs/settings.md` lists every field, and a test compares the two."""
+
+    model_config = SettingsConfigDict(env_prefix="SNAPRAG_", frozen=True, extra="ignore")
+
+    # where things live
+    data_dir: Path = Field(Path("snaprag-data"), description="Everything the service writes is below this folder.")
+    database_url: str | None = Field(None, description="SQLAlchemy URL. Unset: SQLite in the data directory.")
+    redis_url: str | None = Field(None, description="Redis-protocol server. Unset: the embedded server.")
+
+    # who may call
+    host: str = Field("127.0.0.1", description="Address to listen on. Another than loopback needs API keys.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on.")
+    api_keys: Annotated[tuple[str, ...], NoDecode] = Field((), description="Comma-separated keys, each one a tenant.")
+
+    # models
+    model: str = Field(DEFAULT_MODEL, description="The default model's name, a hub id or a local folder.")
+    embedder: str = Field(DEFAULT_EMBEDDER, description="The default embedder's name, a hub id or a local folder.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is CUDA when present, else the CPU.")
+    dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="Of the weights and the KV.")
+
+    # compression
+    policy: Literal["full", "snapkv", "streaming_llm"] = Field("snapkv", description="Chooses the working cache.")
+    budget: int = Field(1024, ge=16, description="Positions kept per KV head, the window included.")
+    window: int = Field(32, ge=1, description="SnapKV's observation window, in tokens.")
+    kernel: int = Field(15, ge=1, description="SnapKV's pooling kernel, in positions; odd.")
+    pooling: Literal["avg", "max"] = Field("avg", description="SnapKV's pooling.")
+    archive: Literal["full", "working"] = Field("full", description="What is stored for later turns.")
+    prefill_chunk: int = Field(512, ge=1, description="Tokens per prefill step.")
+
+    # a turn
+    top_k: int = Field(6, ge=1, description="Passages retrieved when the request does not say.")
+    max_top_k: int = Field(50, ge=1, description="The largest `top_k` a request may ask for.")
+    max_tokens: int = Field(256, ge=1, description="Answer tokens when the request does not say.")
+    max_max_tokens: int = Field(1024, ge=1, description="The largest `max_tokens` a request may ask for.")
+    max_question_chars: int = Field(16_000, ge=1, description="Longest question or message, in characters.")
+    context_tokens: int | None = Field(None, ge=256, description="Context limit. Unset: the model's own.")
+
+    # limits
+    max_upload_mb: int = Field(100, ge=1, description="Largest upload request, in MiB.")
+    queue_size: int = Field(32, ge=1, description="Turns that may wait for the model.")
+    tenant_turns: int = Field(8, ge=1, description="Turns one tenant may have waiting or running.")
+    kv_memory_mb: int = Field(2048, ge=64, description="Memory limit of the embedded server, in MiB.")
+    kv_ttl_s: int = Field(7 * 24 * 3600, ge=1, description="Seconds until an unused session cache expires.")
+    kv_timeout_ms: int = Field(2000, ge=1, description="Longest wait for one reply of the Redis-protocol server.")
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _split_keys(cls, value: object) -> object:
+        return tuple(key.strip() for key in value.split(",") if key.strip()) if isinstance(value, str) else value
+
+    @field_validator("kernel")
+    @classmethod
+    def _odd_kernel(cls, value: int) -> int:
+        if value % 2 == 0:
+            raise ValueError("the pooling kernel must be odd, so that every position has a centre")
+        return value
+
+    @property
+    def models_dir(self) -> Path:
+        """Folder of the pulled models."""
+        return self.data_dir / "models"
