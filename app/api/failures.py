@@ -1,0 +1,72 @@
+"""Every error leaves as `{"error": {message, type, code, param}}`; nothing else of it reaches a client."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from app.errors import STATUS, SnapragError, UploadTooLargeError
+
+log = structlog.get_logger()
+
+# what the framework itself refuses: status -> (type, code)
+_HTTP = {
+    404: ("not_found_error", "not_found"),
+    405: ("invalid_request_error", "method_not_allowed"),
+    413: (UploadTooLargeError.type, UploadTooLargeError.code),
+}
+
+
+def describe(error: Exception) -> tuple[int, dict[str, Any], int | None]:
+    """HTTP status, body and seconds to wait (or None) for an error. An unknown one is logged and says nothing."""
+    if isinstance(error, SnapragError):
+        return error.status, _body(str(error), error.type, error.code, error.param), error.retry_after_s
+    for known, (status, type_, code, param) in STATUS.items():
+        if isinstance(error, known):
+            return status, _body(str(error), type_, code, param), None
+    log.error("unexpected_error", exc_info=error)
+    return 500, _body("Something went wrong inside the service; its log says what.", "server_error", "internal_error"), None
+
+
+def install(app: FastAPI) -> None:
+    """Register the handlers."""
+
+    async def known(_: Request, error: Exception) -> JSONResponse:
+        status, body, retry_after = describe(error)
+        headers = {"Retry-After": str(retry_after)} if retry_after is not None else {}
+        return JSONResponse(body, status, headers)
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        message, param = _explain(error.errors())
+        return JSONResponse(_body(message, "invalid_request_error", "invalid_value", param), 422)
+
+    async def http(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        type_, code = _HTTP.get(error.status_code, ("invalid_request_error", "http_error"))
+        return JSONResponse(_body(str(error.detail), type_, code), error.status_code, error.headers)
+
+    for kind in (SnapragError, *STATUS, Exception):
+        app.add_exception_handler(kind, known)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+
+
+def _body(message: str, type_: str, code: str, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": type_, "code": code, "param": param}}
+
+
+def _explain(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+    """A sentence about the first error of a validation, and the parameter it is about."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return "The body is not valid JSON.", None
+    names = [str(part) for part in first["loc"][1:]]
+    param = ".".join(names) or None
+    if first["type"] == "missing" and param is None:
+        return "The request has no body. Send a JSON object.", None
+    return f"{param or 'The body'}: {first['msg']}.", param

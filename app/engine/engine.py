@@ -1,0 +1,157 @@
+"""The one thread that owns the model. A bounded queue feeds it; turns run in the order in which they came."""
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+import torch
+from kv_compression import KVCache, Policy, Prefill, Segment, decode_step
+
+from app.engine.generation import Finished, Generation, GenerationRequest, Restored
+from app.engine.loading import LoadedModel
+from app.engine.sampling import sample
+from app.errors import ServerBusyError, SnapragError
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What the engine does with a cache: the policy of the working cache, and what becomes the archive."""
+
+    policy: Policy
+    window: int
+    archive: Literal["full", "working"]
+    prefill_chunk: int
+    queue_size: int
+
+
+class Engine:
+    """`submit` from any thread; `start` and `stop` in pairs."""
+
+    def __init__(self, loaded: LoadedModel, settings: EngineSettings) -> None:
+        self.loaded = loaded
+        self.settings = settings
+        self._queue: queue.Queue[Generation | None] = queue.Queue(settings.queue_size)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the running step. Turns that run or wait end with ServerBusyError."""
+        self._stopping.set()
+        try:
+            self._queue.put_nowait(None)  # wakes an idle thread; a full queue wakes it anyway
+        except queue.Full:
+            log.debug("engine_stop_queue_full")
+        self._thread.join()
+
+    @property
+    def waiting(self) -> int:
+        """Turns that wait for the model."""
+        return self._queue.qsize()
+
+    def submit(self, request: GenerationRequest, cancelled: threading.Event) -> Generation:
+        """Queue a request. ServerBusyError when the queue is full or the engine stops."""
+        generation = Generation(request, cancelled, submitted_at=time.perf_counter())
+        if self._stopping.is_set():
+            raise ServerBusyError("it is stopping", retry_after_s=5)
+        try:
+            self._queue.put_nowait(generation)
+        except queue.Full:
+            raise ServerBusyError("too many turns are waiting", retry_after_s=10) from None
+        return generation
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            generation = self._queue.get()
+            if generation is not None:
+                self._serve(generation)
+        while not self._queue.empty():
+            generation = self._queue.get_nowait()
+            if generation is not None:
+                generation.emit(ServerBusyError("it is stopping", retry_after_s=5))
+
+    def _serve(self, generation: Generation) -> None:
+        try:
+            with torch.inference_mode():
+                generation.emit(self._generate(generation))
+        except SnapragError as error:
+            generation.emit(error)
+        except Exception as error:  # one turn's fault must not end the thread that serves all others
+            log.exception("generation_failed")
+            generation.emit(error)
+
+    def _generate(self, generation: Generation) -> Finished:
+        generation.check_cancelled()
+        request = generation.request
+        started = time.perf_counter()
+        restored = request.restore()
+        cache = self._cache(restored, room=len(request.token_ids) - restored.tokens)
+        restored_at = time.perf_counter()
+        logits, working = self._prefill(generation, cache, request.token_ids[restored.tokens :])
+        kept_tokens = round(working.entries)
+        prefilled_at = time.perf_counter()
+        reason = self._decode(generation, logits, working)
+        decoded_at = time.perf_counter()
+        segments = self._archive(cache, working, restored.tokens) if request.keep_archive else []
+        return Finished(
+            reason=reason,
+            cached_tokens=restored.tokens,
+            kept_tokens=kept_tokens,
+            segments=segments,
+            replaces=self.settings.archive == "working",
+            queue_ms=(started - generation.submitted_at) * 1000,
+            restore_ms=(restored_at - started) * 1000,
+            prefill_ms=(prefilled_at - restored_at) * 1000,
+            decode_ms=(decoded_at - prefilled_at) * 1000,
+        )
+
+    def _cache(self, restored: Restored, room: int) -> KVCache:
+        model = self.loaded.model
+        if restored.segments:
+            cache = KVCache.from_segments(model.config, restored.segments, device=model.device, dtype=model.dtype)
+        else:
+            cache = KVCache(model.config, device=model.device, dtype=model.dtype)
+        cache.reserve(room)
+        return cache
+
+    def _prefill(self, generation: Generation, cache: KVCache, token_ids: Sequence[int]) -> tuple[torch.Tensor, KVCache]:
+        """Logits of the next token [vocab], and the working cache."""
+        settings = self.settings
+        run = Prefill(self.loaded.model, cache, token_ids, chunk=settings.prefill_chunk, window=settings.window)
+        while not run.step():
+            self._check(generation)
+        working = cache.select(settings.policy, run.observation)
+        working.reserve(generation.request.max_tokens)
+        return run.logits, working
+
+    def _decode(self, generation: Generation, logits: torch.Tensor, working: KVCache) -> str:
+        """Emit tokens until the model stops or the limit is reached; every emitted token is in `working`."""
+        request = generation.request
+        for _ in range(request.max_tokens):
+            self._check(generation)
+            token = sample(logits, request.temperature)
+            if token in self.loaded.eos_token_ids:
+                return "stop"
+            generation.emit(token)
+            logits = decode_step(self.loaded.model, working, token)
+        return "length"
+
+    def _archive(self, cache: KVCache, working: KVCache, restored_tokens: int) -> list[Segment]:
+        if self.settings.archive == "working":
+            return [working.segment(0)]
+        prompt_tokens = cache.length
+        return [cache.segment(restored_tokens, prompt_tokens), working.segment(prompt_tokens)]
+
+    def _check(self, generation: Generation) -> None:
+        generation.check_cancelled()
+        if self._stopping.is_set():
+            raise ServerBusyError("it is stopping", retry_after_s=5)

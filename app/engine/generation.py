@@ -1,0 +1,85 @@
+"""One turn as the engine sees it: what is asked of the model, and the stream of what comes back."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kv_compression import Segment
+
+from app.errors import TurnCancelledError
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Stored segments that cover the first `tokens` tokens of the sequence; none and 0 when there is no usable cache."""
+
+    segments: Sequence[Segment] = ()
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """`token_ids` is the session's whole sequence, this turn's prompt last. `restore` runs when the turn is admitted."""
+
+    token_ids: Sequence[int]
+    max_tokens: int
+    temperature: float = 0.0
+    restore: Callable[[], Restored] = Restored
+    keep_archive: bool = False
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of a generation. `segments` is what later turns need, on the CPU; `replaces` says that it stands for the
+    whole sequence and not only for what this turn added. Times in milliseconds."""
+
+    reason: str
+    cached_tokens: int
+    kept_tokens: int
+    segments: Sequence[Segment]
+    replaces: bool
+    queue_ms: float
+    restore_ms: float
+    prefill_ms: float
+    decode_ms: float
+
+
+@dataclass
+class Generation:
+    """A request in the engine's queue. The engine puts events in; one reader takes them out with `tokens()`."""
+
+    request: GenerationRequest
+    cancelled: threading.Event
+    submitted_at: float
+    finished: Finished | None = None
+    _events: "queue.SimpleQueue[int | Finished | Exception]" = field(default_factory=queue.SimpleQueue)
+
+    def emit(self, event: "int | Finished | Exception") -> None:
+        """Called by the engine: a token id, the end, or the error that ended it."""
+        self._events.put(event)
+
+    def check_cancelled(self) -> None:
+        """Raise TurnCancelledError once the client has gone away."""
+        if self.cancelled.is_set():
+            raise TurnCancelledError
+
+    def tokens(self, on_wait: Callable[[], None], wait_s: float = 0.5) -> Iterator[int]:
+        """Token ids as they come; `on_wait` is called at least every `wait_s` seconds. Afterwards `finished` is set.
+
+        Raises TurnCancelledError, or the error that ended the generation.
+        """
+        while True:
+            try:
+                event = self._events.get(timeout=wait_s)
+            except queue.Empty:
+                self.check_cancelled()
+                on_wait()
+                continue
+            if isinstance(event, Exception):
+                raise event
+            if isinstance(event, Finished):
+                self.finished = event
+                return
+            on_wait()
+            yield event

@@ -1,0 +1,107 @@
+"""Models from disk to memory, and the fingerprint of all that makes stored KV usable."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from kv_compression import FORMAT_VERSION, attach
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from app.engine.pull import is_pulled
+from app.errors import ModelMissingError
+from app.settings import DEFAULT_EMBEDDER, DEFAULT_MODEL, Settings
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run. `digest` covers its weights, tokenizer, chat template, config and number format."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    context_tokens: int
+    eos_token_ids: frozenset[int]
+    digest: str
+
+    def fingerprint(self, **parameters: str) -> str:
+        """The digest together with everything else that stored KV depends on."""
+        parts = {"model": self.digest, "format": FORMAT_VERSION, **parameters}
+        return _digest(json.dumps(parts, sort_keys=True).encode())
+
+
+def resolve_model(settings: Settings) -> str:
+    """Where the language model is: the pulled folder, a local folder or a hub id. ModelMissingError."""
+    return _resolve(settings, settings.model, DEFAULT_MODEL)
+
+
+def resolve_embedder(settings: Settings) -> str:
+    """Where the embedder is: the pulled folder, a local folder or a hub id. ModelMissingError."""
+    return _resolve(settings, settings.embedder, DEFAULT_EMBEDDER)
+
+
+def device_of(settings: Settings) -> str:
+    """`auto` is CUDA when torch sees one, else the CPU."""
+    if settings.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return settings.device
+
+
+def load_model(settings: Settings) -> LoadedModel:
+    """Load the language model and route its attention through `kv_compression`."""
+    place = resolve_model(settings)
+    dtype = getattr(torch, settings.dtype)
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype).to(device_of(settings)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    attach(model)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        context_tokens=int(model.config.get_text_config().max_position_embeddings),
+        eos_token_ids=_eos_ids(model, tokenizer),
+        digest=_model_digest(model, tokenizer, settings.dtype),
+    )
+
+
+def _resolve(settings: Settings, name: str, default: str) -> str:
+    if name != default:
+        return name
+    if not is_pulled(settings.models_dir, name):
+        raise ModelMissingError(name)
+    return str(settings.models_dir / name)
+
+
+def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    ids = [configured] if isinstance(configured, int) else list(configured or [])
+    return frozenset(i for i in [*ids, tokenizer.eos_token_id] if i is not None)
+
+
+def _model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dtype: str) -> str:
+    config = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
+    parts: Mapping[str, Any] = {
+        "weights": _weights_digest(model),
+        "tokenizer": _digest(json.dumps(sorted(tokenizer.get_vocab().items())).encode()),
+        "chat_template": _digest(str(tokenizer.chat_template).encode()),
+        "config": config,
+        "dtype": dtype,
+        "device": model.device.type,
+        "transformers": transformers.__version__,
+    }
+    return _digest(json.dumps(parts, sort_keys=True, default=str).encode())
+
+
+def _weights_digest(model: PreTrainedModel) -> str:
+    """Of the weights as they are in memory, wherever they came from."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+

@@ -1,0 +1,49 @@
+"""Which passages a turn may use. Decided anew at every turn, whatever earlier turns found."""
+
+from collections.abc import Sequence
+
+from retriever import Hit, Retriever, content_words
+
+from app.answer import AnswerPassage
+from app.conversation import Conversation
+
+# "why?", "and the second one?": with so few words of its own, a message means what the one before it was about
+ELLIPTIC_WORDS = 3
+
+
+def gather(
+    retriever: Retriever, conversation: Conversation, tenant: str, message: str, top_k: int
+) -> list[AnswerPassage]:
+    """The passages for `message`, best first, then those that the last answer cited; [] when nothing was found.
+
+    The query is the last two user messages together, so that "yes" finds what it says yes to. A message that has enough
+    words to stand alone must find something alone: an earlier subject is no evidence for a new one.
+    """
+    collection, previous = conversation.collection, conversation.last_message
+    hits = retriever.search(tenant, collection, message, top_k)
+    if previous is not None and (hits or len(content_words(message)) <= ELLIPTIC_WORDS):
+        hits = retriever.search(tenant, collection, f"{previous}\n{message}", top_k)
+    if not hits:
+        return []
+    found = [_passage(hit, conversation) for hit in hits]
+    return found + _carried(conversation.cited_last, found)
+
+
+def _carried(cited: Sequence[AnswerPassage], found: Sequence[AnswerPassage]) -> list[AnswerPassage]:
+    known = {passage.passage_id for passage in found}
+    return [passage for passage in cited if passage.passage_id not in known]
+
+
+def _passage(hit: Hit, conversation: Conversation) -> AnswerPassage:
+    passage = hit.passage
+    return AnswerPassage(
+        passage_id=passage.passage_id,
+        document_id=passage.document_id,
+        title=passage.title,
+        page=passage.page,
+        start=passage.start,
+        end=passage.end,
+        text=passage.text,
+        score=round(hit.score, 4),
+        in_session=passage.passage_id in conversation.held,
+    )

@@ -1,0 +1,81 @@
+"""Everything a request needs, opened once by the application's lifespan and closed in reverse."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from kv_compression import Full, Policy, SnapKV, StreamingLLM
+from retriever import Embedder, Retriever
+from retriever.database import open_database
+
+from app.admission import Admission
+from app.engine.engine import Engine, EngineSettings
+from app.engine.loading import load_model, resolve_embedder
+from app.prompt import PromptBuilder
+from app.sessions import KVStore, SessionRecords, open_kv_client
+from app.settings import Settings
+from app.telemetry import Metrics
+
+
+@dataclass(frozen=True)
+class Services:
+    """The open resources."""
+
+    settings: Settings
+    metrics: Metrics
+    retriever: Retriever
+    records: SessionRecords
+    store: KVStore
+    engine: Engine
+    prompts: PromptBuilder
+    admission: Admission
+    fingerprint: str
+
+    def refresh_metrics(self) -> None:
+        """Gauges that are read rather than counted."""
+        self.metrics.waiting.set(self.engine.waiting)
+        for result, count in self.store.counts().items():
+            self.metrics.cache_loads.labels(result).set(count)
+
+
+@contextmanager
+def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
+    """Open the database, the KV store, the models and their threads. Raises ModelMissingError."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as opened:
+        loaded = load_model(settings)
+        embedder = Embedder(resolve_embedder(settings), loaded.model.device.type)
+        database = open_database(settings.database_url or f"sqlite:///{settings.data_dir / 'snaprag.db'}")
+        opened.callback(database.dispose)
+        client = opened.enter_context(open_kv_client(settings))
+        retriever = Retriever(database, embedder, settings.data_dir)
+        retriever.start()
+        opened.callback(retriever.stop)
+        policy = _policy(settings)
+        engine = Engine(
+            loaded,
+            EngineSettings(policy, settings.window, settings.archive, settings.prefill_chunk, settings.queue_size),
+        )
+        engine.start()
+        opened.callback(engine.stop)
+        yield Services(
+            settings=settings,
+            metrics=metrics,
+            retriever=retriever,
+            records=SessionRecords(database),
+            store=KVStore(client, ttl_s=settings.kv_ttl_s),
+            engine=engine,
+            prompts=PromptBuilder(loaded.tokenizer, min(settings.context_tokens or 10**9, loaded.context_tokens)),
+            admission=Admission(settings.queue_size, settings.tenant_turns),
+            fingerprint=loaded.fingerprint(archive=settings.archive, policy=repr(policy)),
+        )
+
+
+def _policy(settings: Settings) -> Policy:
+    match settings.policy:
+        case "full":
+            return Full()
+        case "snapkv":
+            return SnapKV(settings.budget, settings.window, settings.kernel, settings.pooling)
+        case "streaming_llm":
+            return StreamingLLM(settings.budget)

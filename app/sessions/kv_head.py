@@ -1,0 +1,113 @@
+"""The head of a session's stored cache: its generation, what it covers, and the chunks it consists of."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xxhash import xxh3_128_hexdigest
+
+from app.sessions.kv_frame import VALUE_BYTES, FrameError, framed_size
+from app.sessions.model import pack_tokens
+
+MANIFEST_BYTES = 2**20
+"""Longest manifest that is read."""
+
+
+@dataclass(frozen=True)
+class StoredSegment:
+    """A segment's name within the session, and the sizes of its chunks as stored, in order."""
+
+    name: str
+    sizes: tuple[int, ...]
+
+    def keys(self, prefix: str) -> list[str]:
+        """The names of its chunks."""
+        return [f"{prefix}:seg:{self.name}:{index}" for index in range(len(self.sizes))]
+
+
+@dataclass(frozen=True)
+class StoredHead:
+    """What is stored for a session.
+
+    `tokens` is the true number of tokens covered, from the sequence's first; `token_digest` is the digest of exactly
+    these token ids, by which a turn sees that the cache is a prefix of its own sequence.
+    """
+
+    generation: int
+    fingerprint: str
+    tokens: int
+    token_digest: str
+    segments: tuple[StoredSegment, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all chunks as stored."""
+        return sum(sum(segment.sizes) for segment in self.segments)
+
+    def keys(self, prefix: str) -> list[str]:
+        """The names of all chunks, in order."""
+        return [key for segment in self.segments for key in segment.keys(prefix)]
+
+
+@dataclass(frozen=True)
+class StoredCache:
+    """A stored cache, verified in full: the chunks of every segment, byte for byte as they were given to `stage`."""
+
+    head: StoredHead
+    segments: list[list[bytes]]
+
+
+def token_digest(token_ids: Sequence[int]) -> str:
+    """Digest of a token sequence, the same on every machine."""
+    return hashlib.blake2b(pack_tokens(token_ids), digest_size=16).hexdigest()
+
+
+def head_fields(prefix: str, head: StoredHead) -> dict[str, str]:
+    """The head as the fields of a hash."""
+    manifest = json.dumps(
+        {
+            "tokens": head.tokens,
+            "token_digest": head.token_digest,
+            "segments": [[segment.name, list(segment.sizes)] for segment in head.segments],
+        },
+        separators=(",", ":"),
+    )
+    fields = {"generation": str(head.generation), "fingerprint": head.fingerprint, "bytes": str(head.nbytes)}
+    return {**fields, "manifest": manifest, "digest": _digest(prefix, {**fields, "manifest": manifest})}
+
+
+def parse_head(prefix: str, fields: Mapping[str, str]) -> StoredHead:
+    """The inverse of `head_fields`. Raises FrameError for anything that it did not write for this session."""
+    try:
+        if fields["digest"] != _digest(prefix, fields):
+            raise FrameError("the head is damaged")
+        head = _parse(fields)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise FrameError(f"the head cannot be read: {error}") from error
+    if head.generation < 1 or head.tokens < 1 or not head.segments or str(head.nbytes) != fields["bytes"]:
+        raise FrameError("the head contradicts itself")
+    return head
+
+
+def _parse(fields: Mapping[str, str]) -> StoredHead:
+    manifest = json.loads(fields["manifest"])
+    segments = tuple(_segment(name, sizes) for name, sizes in manifest["segments"])
+    tokens, digest = manifest["tokens"], manifest["token_digest"]
+    if not isinstance(tokens, int) or not isinstance(digest, str):
+        raise FrameError("the head has values of wrong types")
+    return StoredHead(int(fields["generation"]), fields["fingerprint"], tokens, digest, segments)
+
+
+def _segment(name: Any, sizes: Any) -> StoredSegment:
+    if not isinstance(name, str) or not sizes:
+        raise FrameError("a segment without name or chunks")
+    if not all(isinstance(size, int) and framed_size(0) < size <= VALUE_BYTES for size in sizes):
+        raise FrameError("a chunk of impossible size")
+    return StoredSegment(name, tuple(sizes))
+
+
+def _digest(prefix: str, fields: Mapping[str, str]) -> str:
+    names = ("generation", "fingerprint", "bytes", "manifest")
+    return xxh3_128_hexdigest("\0".join((prefix, *(fields[name] for name in names))).encode())

@@ -1,0 +1,64 @@
+"""The tables of sessions and turns. Times are seconds since 1970, UTC."""
+
+from sqlalchemy import JSON, Boolean, Column, Float, Index, Integer, LargeBinary, MetaData, String, Table, Text
+
+metadata = MetaData()
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("session_id", String(64), primary_key=True),
+    Column("tenant", String(128), nullable=False),
+    Column("collection", String(128), nullable=False),
+    Column("title", Text, nullable=False),
+    Column("turns", Integer, nullable=False),
+    # the next turn that adds tokens has no sequence to continue
+    Column("starts_over", Boolean, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("lease_owner", String(64)),
+    Column("lease_until", Float, nullable=False),
+    Index("sessions_by_tenant", "tenant", "updated_at"),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("session_id", String(64), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("answer_id", String(64), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("answerable", Boolean, nullable=False),
+    Column("finish_reason", String(32), nullable=False),
+    Column("citations", JSON, nullable=False),
+    Column("passages", JSON, nullable=False),
+    Column("usage", JSON, nullable=False),
+    Column("timings", JSON, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("compression", JSON, nullable=False),
+    Column("notices", JSON, nullable=False),
+    # uint32, little endian
+    Column("token_ids", LargeBinary, nullable=False),
+    Column("starts_over", Boolean, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+# which turns hold text of which document, so that a deleted document is found without reading transcripts
+session_documents = Table(
+    "session_documents",
+    metadata,
+    Column("tenant", String(128), primary_key=True),
+    Column("document_id", String(64), primary_key=True),
+    Column("session_id", String(64), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Index("session_documents_by_session", "session_id"),
+)
+
+# a turn that was already running when its document was deleted must not bring it back
+forgotten_documents = Table(
+    "forgotten_documents",
+    metadata,
+    Column("tenant", String(128), primary_key=True),
+    Column("document_id", String(64), primary_key=True),
+)
