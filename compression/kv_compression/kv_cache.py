@@ -1,0 +1,103 @@
+"""The cache of one sequence: run the model on it, select from it, take segments out and build it from them."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import PretrainedConfig
+
+from kv_compression.cache import LayerEntries
+from kv_compression.policies.base import Observation, Policy
+from kv_compression.segment import Segment
+from kv_compression.transformers_adapter import EntryCache, sliding_windows
+
+
+class KVCache(EntryCache):
+    """A transformers cache for one sequence, on `device`, of `dtype`. Raises UnsupportedModelError."""
+
+    def __init__(self, config: PretrainedConfig, *, device: torch.device | str, dtype: torch.dtype) -> None:
+        super().__init__(sliding_windows(config))
+        self.config = config
+        self.device = torch.device(device)
+        self.dtype = dtype
+
+    @property
+    def length(self) -> int:
+        """Tokens seen: the position of the next one, whatever was dropped."""
+        return self.layers[0].length
+
+    @property
+    def entries(self) -> float:
+        """Positions kept per KV head, averaged over the layers."""
+        return sum(layer.buffer.count for layer in self.layers) / len(self.layers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the keys, values and positions held."""
+        return sum(layer.buffer.nbytes for layer in self.layers)
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for `tokens` more at the next append, so that those behind it move nothing."""
+        for layer in self.layers:
+            if layer.sliding_window is None:
+                layer.buffer.reserve(layer.buffer.count + tokens)
+
+    @torch.inference_mode()
+    def select(self, policy: Policy, observation: Observation, *, room: int = 0) -> "KVCache":
+        """A new cache with what the policy keeps and room for `room` more tokens; this one is untouched.
+
+        Layers with a sliding window are copied as they are.
+        """
+        chosen = KVCache(self.config, device=self.device, dtype=self.dtype)
+        for index, (source, target) in enumerate(zip(self.layers, chosen.layers, strict=True)):
+            held = source.buffer.entries
+            if held is not None:
+                indices = None if source.sliding_window else policy.choose(held, observation.of(index))
+                kept = held if indices is None else held.take(indices)
+                target.buffer.reserve(kept.count + room)
+                target.buffer.append(kept)
+            target.length = source.length
+        return chosen
+
+    def segment(self, start: int, stop: int | None = None) -> Segment:
+        """The entries of the positions from `start` to `stop` (default: all), on the CPU.
+
+        Raises ValueError when the heads of a layer do not hold equally many of them.
+        """
+        stop = self.length if stop is None else stop
+        return Segment(start, stop, [_between(layer.buffer.entries, start, stop) for layer in self.layers])
+
+    @classmethod
+    def from_segments(
+        cls,
+        config: PretrainedConfig,
+        segments: Sequence[Segment],
+        *,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        room: int = 0,
+    ) -> "KVCache":
+        """The cache that the segments were taken from, in their order, with room for `room` more tokens."""
+        cache = cls(config, device=device, dtype=dtype)
+        for index, layer in enumerate(cache.layers):
+            pieces = [segment.layers[index] for segment in segments]
+            layer.buffer.reserve(sum(piece.count for piece in pieces) + room)
+            for piece in pieces:
+                layer.buffer.append(_moved(piece, cache.device))
+            if layer.sliding_window is not None:
+                layer.buffer.drop_first(layer.buffer.count - layer.sliding_window + 1)
+            layer.length = segments[-1].stop
+        return cache
+
+
+def _between(held: LayerEntries | None, start: int, stop: int) -> LayerEntries:
+    if held is None:
+        raise ValueError("the cache is empty")
+    first = (held.positions < start).sum(dim=1)
+    last = (held.positions < stop).sum(dim=1)
+    if bool((first != first[0]).any()) or bool((last != last[0]).any()):
+        raise ValueError(f"the heads hold different numbers of the entries from {start} to {stop}")
+    return _moved(held.slice(int(first[0]), int(last[0])), torch.device("cpu"))
+
+
+def _moved(entries: LayerEntries, device: torch.device) -> LayerEntries:
+    return LayerEntries(entries.keys.to(device), entries.values.to(device), entries.positions.to(device))
