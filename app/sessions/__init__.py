@@ -1,0 +1,28 @@
+"""Sessions: their transcript in the database, their cache on a Redis-protocol server."""
+
+from app.sessions.kv_client import connect, open_kv_client
+from app.sessions.kv_frame import CHUNK_BYTES
+from app.sessions.kv_head import StoredCache, StoredHead, StoredSegment, token_digest
+from app.sessions.kv_server import EmbeddedServerError
+from app.sessions.kv_store import KVStore, NewCache, Staged
+from app.sessions.lease import Lease
+from app.sessions.model import Session, TurnRecord
+from app.sessions.records import SessionRecords
+
+__all__ = [
+    "CHUNK_BYTES",
+    "EmbeddedServerError",
+    "KVStore",
+    "Lease",
+    "NewCache",
+    "Session",
+    "SessionRecords",
+    "Staged",
+    "StoredCache",
+    "StoredHead",
+    "StoredSegment",
+    "TurnRecord",
+    "connect",
+    "open_kv_client",
+    "token_digest",
+]

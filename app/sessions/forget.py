@@ -12,9 +12,7 @@ def forget_document(connection: Connection, tenant: str, document_id: str) -> li
     mark = forgotten_documents.c
     known = {"tenant": tenant, "document_id": document_id}
     # a delete that is repeated must not fail; deleting first also takes the write lock before anything is read
-    connection.execute(
-        delete(forgotten_documents).where(mark.tenant == tenant, mark.document_id == document_id)
-    )
+    connection.execute(delete(forgotten_documents).where(mark.tenant == tenant, mark.document_id == document_id))
     connection.execute(insert(forgotten_documents).values(**known))
 
     held = session_documents.c

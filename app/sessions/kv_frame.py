@@ -8,7 +8,7 @@ import struct
 from xxhash import xxh3_128_digest
 
 VALUE_BYTES = 4 * 2**20 - 64
-"""Largest stored value. A value of exactly 2^n bytes costs a quarter more under jemalloc; a little less costs nothing."""
+"""Largest stored value. One of exactly 2^n bytes costs a quarter more memory under jemalloc; a little less does not."""
 
 _HEADER = struct.Struct("<4sB3xIQ16s16s")
 _MAGIC, _VERSION = b"snkv", 1

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,10 @@ from xxhash import xxh3_128_hexdigest
 from app.sessions.kv_frame import VALUE_BYTES, FrameError, framed_size
 from app.sessions.model import pack_tokens
 
-MANIFEST_BYTES = 2**20
-"""Longest manifest that is read."""
+FIELDS = ("generation", "fingerprint", "bytes", "manifest", "digest")
+
+HEAD_BYTES = 2**20
+"""Largest head that is read: room for some 100,000 chunks."""
 
 
 @dataclass(frozen=True)
@@ -65,39 +67,37 @@ def token_digest(token_ids: Sequence[int]) -> str:
 
 
 def head_fields(prefix: str, head: StoredHead) -> dict[str, str]:
-    """The head as the fields of a hash."""
-    manifest = json.dumps(
-        {
-            "tokens": head.tokens,
-            "token_digest": head.token_digest,
-            "segments": [[segment.name, list(segment.sizes)] for segment in head.segments],
-        },
-        separators=(",", ":"),
-    )
-    fields = {"generation": str(head.generation), "fingerprint": head.fingerprint, "bytes": str(head.nbytes)}
-    return {**fields, "manifest": manifest, "digest": _digest(prefix, {**fields, "manifest": manifest})}
+    """The head as the fields of a hash, FIELDS in this order."""
+    manifest = {
+        "tokens": head.tokens,
+        "token_digest": head.token_digest,
+        "segments": [[segment.name, list(segment.sizes)] for segment in head.segments],
+    }
+    values = [str(head.generation), head.fingerprint, str(head.nbytes), json.dumps(manifest, separators=(",", ":"))]
+    return dict(zip(FIELDS, [*values, _digest(prefix, values)], strict=True))
 
 
-def parse_head(prefix: str, fields: Mapping[str, str]) -> StoredHead:
-    """The inverse of `head_fields`. Raises FrameError for anything that it did not write for this session."""
+def parse_head(prefix: str, stored: Sequence[bytes | None]) -> StoredHead:
+    """The inverse of `head_fields`, from the values of FIELDS. Raises FrameError for anything else than it wrote."""
     try:
-        if fields["digest"] != _digest(prefix, fields):
+        *values, digest = [value.decode() for value in stored if value is not None]
+        if digest != _digest(prefix, values):
             raise FrameError("the head is damaged")
-        head = _parse(fields)
+        generation, fingerprint, nbytes, manifest = values
+        head = _parse(int(generation), fingerprint, json.loads(manifest))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise FrameError(f"the head cannot be read: {error}") from error
-    if head.generation < 1 or head.tokens < 1 or not head.segments or str(head.nbytes) != fields["bytes"]:
+    if head.generation < 1 or head.tokens < 1 or not head.segments or str(head.nbytes) != nbytes:
         raise FrameError("the head contradicts itself")
     return head
 
 
-def _parse(fields: Mapping[str, str]) -> StoredHead:
-    manifest = json.loads(fields["manifest"])
+def _parse(generation: int, fingerprint: str, manifest: dict[str, Any]) -> StoredHead:
     segments = tuple(_segment(name, sizes) for name, sizes in manifest["segments"])
     tokens, digest = manifest["tokens"], manifest["token_digest"]
     if not isinstance(tokens, int) or not isinstance(digest, str):
         raise FrameError("the head has values of wrong types")
-    return StoredHead(int(fields["generation"]), fields["fingerprint"], tokens, digest, segments)
+    return StoredHead(generation, fingerprint, tokens, digest, segments)
 
 
 def _segment(name: Any, sizes: Any) -> StoredSegment:
@@ -108,6 +108,5 @@ def _segment(name: Any, sizes: Any) -> StoredSegment:
     return StoredSegment(name, tuple(sizes))
 
 
-def _digest(prefix: str, fields: Mapping[str, str]) -> str:
-    names = ("generation", "fingerprint", "bytes", "manifest")
-    return xxh3_128_hexdigest("\0".join((prefix, *(fields[name] for name in names))).encode())
+def _digest(prefix: str, values: Sequence[str]) -> str:
+    return xxh3_128_hexdigest("\0".join((prefix, *values)).encode())

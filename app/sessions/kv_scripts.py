@@ -27,9 +27,11 @@ return 1
 """Make a head visible if the generation is still the expected one and every chunk is there; remove all other chunks."""
 
 DROP = """
--- KEYS: head, index. ARGV: the only generation to drop, or '' for any
+-- KEYS: head, index. ARGV: the only generation to drop, or '' for any, a head of a wrong type included
 if ARGV[1] ~= '' and redis.call('HGET', KEYS[1], 'generation') ~= ARGV[1] then return 0 end
-for _, key in ipairs(redis.call('SMEMBERS', KEYS[2])) do redis.call('UNLINK', key) end
+if redis.call('TYPE', KEYS[2]).ok == 'set' then
+    for _, key in ipairs(redis.call('SMEMBERS', KEYS[2])) do redis.call('UNLINK', key) end
+end
 redis.call('UNLINK', KEYS[1], KEYS[2])
 return 1
 """

@@ -12,7 +12,7 @@ from app.sessions.tables import sessions
 
 @dataclass(frozen=True)
 class Lease:
-    """Held by one turn. It ends by itself `seconds` after it was taken or last renewed, so a dead turn blocks nobody."""
+    """Held by one turn. Ends by itself `seconds` after it was taken or last renewed, so a dead turn blocks nobody."""
 
     engine: Engine
     tenant: str

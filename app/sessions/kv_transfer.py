@@ -1,0 +1,93 @@
+"""Moving a head and its chunks between this process and the server, a bounded window of chunks at a time."""
+
+from collections.abc import Sequence
+
+import redis
+
+from app.sessions.kv_frame import FrameError, pack_chunk, unpack_chunk
+from app.sessions.kv_head import FIELDS, HEAD_BYTES, StoredHead, StoredSegment, parse_head
+from app.sessions.kv_health import Deadline
+
+WINDOW = 4
+"""Chunks in flight in one round trip: at most 16 MiB."""
+
+
+def read_head(client: redis.Redis, prefix: str) -> StoredHead | None:
+    """The head, None when there is none. Raises FrameError for one that is damaged, and redis.RedisError."""
+    key = f"{prefix}:head"
+    try:
+        lengths = client.pipeline(transaction=False)
+        for name in FIELDS:
+            lengths.hstrlen(key, name)
+        sizes = lengths.execute()
+        if not any(sizes):
+            return None
+        if sum(sizes) > HEAD_BYTES:
+            raise FrameError("the head is too long")
+        return parse_head(prefix, _bytes(client.hmget(key, FIELDS)))
+    except redis.ResponseError as error:
+        if str(error).startswith("WRONGTYPE"):
+            raise FrameError("the head is not a hash") from error
+        raise
+
+
+def write_chunks(
+    client: redis.Redis, prefix: str, segment: StoredSegment, chunks: Sequence[bytes], ttl_s: int, deadline: Deadline
+) -> None:
+    """Write the chunks of a segment, each named in the session's index before it exists. Raises redis.RedisError,
+    DeadlineError, and ValueError for a chunk that is too large."""
+    keys = segment.keys(prefix)
+    for start in range(0, len(keys), WINDOW):
+        deadline.check()
+        window = client.pipeline(transaction=False)
+        window.sadd(f"{prefix}:chunks", *keys[start : start + WINDOW])
+        window.expire(f"{prefix}:chunks", ttl_s)
+        for index in range(start, min(start + WINDOW, len(keys))):
+            window.set(keys[index], pack_chunk(keys[index], index, chunks[index]), ex=ttl_s)
+        window.execute()
+
+
+def read_chunks(
+    client: redis.Redis, prefix: str, head: StoredHead, ttl_s: int, deadline: Deadline
+) -> list[list[bytes]]:
+    """The chunks of every segment, all verified, with every TTL of the session renewed.
+
+    Raises FrameError when one is missing or wrong, redis.RedisError and DeadlineError.
+    """
+    renewal = client.pipeline(transaction=False)
+    renewal.expire(f"{prefix}:head", ttl_s)
+    renewal.expire(f"{prefix}:chunks", ttl_s)
+    renewal.execute()
+    return [_read_segment(client, prefix, segment, ttl_s, deadline) for segment in head.segments]
+
+
+def _read_segment(
+    client: redis.Redis, prefix: str, segment: StoredSegment, ttl_s: int, deadline: Deadline
+) -> list[bytes]:
+    keys, chunks = segment.keys(prefix), []
+    for start in range(0, len(keys), WINDOW):
+        deadline.check()
+        window = client.pipeline(transaction=False)
+        for index in range(start, min(start + WINDOW, len(keys))):
+            # one byte more than expected, so that a longer value is seen but never transferred whole
+            window.getrange(keys[index], 0, segment.sizes[index])
+            window.expire(keys[index], ttl_s)
+        for index, value in enumerate(_values(window), start):
+            if len(value) != segment.sizes[index]:
+                raise FrameError("a chunk is missing" if not value else "a chunk has another size")
+            chunks.append(unpack_chunk(keys[index], index, value))
+    return chunks
+
+
+def _bytes(values: Sequence[bytes | str | None]) -> list[bytes | None]:
+    # the client of this service never decodes replies; the library's types allow for one that does
+    return [value for value in values if not isinstance(value, str)]
+
+
+def _values(window: "redis.client.Pipeline") -> list[bytes]:
+    try:
+        return list(window.execute()[::2])
+    except redis.ResponseError as error:
+        if "WRONGTYPE" in str(error):
+            raise FrameError("a chunk is not a string") from error
+        raise
