@@ -1,0 +1,65 @@
+"""Files to text. The type is decided by the name and by the content together: a wrong type behind a right name is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from retriever.errors import InvalidDocumentError, UnsupportedTypeError
+from retriever.extract import docx, html, pdf, plain
+from retriever.model import Extracted
+
+Extractor = Callable[[Path], Extracted]
+
+_EXTRACTORS: dict[str, Extractor] = {
+    ".txt": plain.extract,
+    ".text": plain.extract,
+    ".md": plain.extract,
+    ".markdown": plain.extract,
+    ".html": html.extract,
+    ".htm": html.extract,
+    ".pdf": pdf.extract,
+    ".docx": docx.extract,
+}
+SUFFIXES = frozenset(_EXTRACTORS)
+_SIGNATURES = {".pdf": b"%PDF-", ".docx": b"PK\x03\x04"}
+_SNIFF_BYTES = 4096
+
+
+def check_type(filename: str, head: bytes) -> None:
+    """Raise UnsupportedTypeError or InvalidDocumentError when the first bytes `head` cannot be what the name says."""
+    suffix = suffix_of(filename)
+    if suffix not in _EXTRACTORS:
+        raise UnsupportedTypeError(filename, f"files of type {suffix or 'without a suffix'} are not supported")
+    if not head.strip():
+        raise InvalidDocumentError(f"{filename!r} is empty.")
+    signature = _SIGNATURES.get(suffix)
+    if signature is not None:
+        window = head[:1024] if suffix == ".pdf" else head[: len(signature)]  # PDF allows bytes in front
+        if signature not in window:
+            raise UnsupportedTypeError(filename, f"its content is not {suffix.removeprefix('.')}")
+    elif _looks_binary(head[:_SNIFF_BYTES]):
+        raise UnsupportedTypeError(filename, "its content is not text")
+
+
+def suffix_of(filename: str) -> str:
+    """The lower-case suffix of a file name, with its dot."""
+    return Path(filename).suffix.casefold()
+
+
+def extract(path: Path, filename: str) -> Extracted:
+    """The text of the file at `path`, which was uploaded as `filename`. InvalidDocumentError, UnsupportedTypeError."""
+    with path.open("rb") as file:
+        check_type(filename, file.read(_SNIFF_BYTES))
+    extracted = _EXTRACTORS[suffix_of(filename)](path)
+    if not extracted.text.strip():
+        raise InvalidDocumentError("The document holds no text.")
+    return extracted
+
+
+def _looks_binary(head: bytes) -> bool:
+    """Known binary signatures, or many control bytes, unless a byte order mark says UTF-16 or UTF-32."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")):
+        return False
+    if head.startswith((b"%PDF-", b"PK\x03\x04", b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"\x7fELF", b"\x1f\x8b")):
+        return True
+    control = sum(byte < 9 or 13 < byte < 32 for byte in head)
+    return control > len(head) // 20

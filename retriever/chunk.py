@@ -1,0 +1,31 @@
+"""Text to passages: pieces that an embedder takes whole, with their offsets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import semchunk
+
+from retriever.model import Extracted
+
+PASSAGE_TOKENS = 200  # of the embedder; the default one cuts at 256
+
+
+@dataclass(frozen=True)
+class Span:
+    """`text[start:end]` of the document is a passage; `page` counts from 1."""
+
+    page: int
+    start: int
+    end: int
+
+
+def chunk(extracted: Extracted, count_tokens: Callable[[str], int], max_tokens: int) -> list[Span]:
+    """Spans of at most about `max_tokens` tokens, split where the text has its joints. No passage crosses a page."""
+    chunker = semchunk.chunkerify(count_tokens, chunk_size=max_tokens, max_token_chars=None, memoize=False)
+    spans = []
+    for page, (start, end) in enumerate(extracted.pages, 1):
+        text = extracted.text[start:end]
+        if text.strip():
+            _, offsets = chunker(text, offsets=True)
+            spans += [Span(page, start + first, start + last) for first, last in offsets if text[first:last].strip()]
+    return spans

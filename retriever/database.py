@@ -1,0 +1,90 @@
+"""The database: opening it, and the retriever's tables. Vectors live here too; the index in memory is made from them."""
+
+from pathlib import Path
+
+from sqlalchemy import (
+    Column,
+    Engine,
+    Float,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    text,
+)
+from sqlalchemy.engine import make_url
+
+from retriever.errors import StoreError
+
+SCHEMA_VERSION = 1
+
+metadata = MetaData()
+
+documents = Table(
+    "documents",
+    metadata,
+    Column("document_id", String, primary_key=True),
+    Column("tenant", String, nullable=False, index=True),
+    Column("collection", String, nullable=False),
+    Column("filename", String, nullable=False),
+    Column("title", String, nullable=False),
+    Column("status", String, nullable=False, index=True),
+    Column("error", Text),
+    Column("progress", Float, nullable=False, default=0.0),
+    Column("pages", Integer, nullable=False, default=0),
+    Column("passages", Integer, nullable=False, default=0),
+    Column("warnings", Text, nullable=False, default="[]"),
+    Column("text", Text),
+    Column("embedder", String),
+    Column("created_at", String, nullable=False),
+)
+passages = Table(
+    "passages",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("document_id", ForeignKey("documents.document_id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("ordinal", Integer, nullable=False),
+    Column("page", Integer, nullable=False),
+    Column("start", Integer, nullable=False),
+    Column("end", Integer, nullable=False),
+    Column("vector", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,  # a number is never given twice: an index may still know the old one
+)
+versions = Table("retriever_version", metadata, Column("version", Integer, nullable=False))
+
+_FTS = "CREATE VIRTUAL TABLE IF NOT EXISTS passages_fts USING fts5(words, tokenize='unicode61 remove_diacritics 2')"
+
+
+def open_database(url: str) -> Engine:
+    """An engine for `url`. SQLite gets a write-ahead log, foreign keys and a patient lock; its folder is made."""
+    engine = create_engine(url)
+    if engine.dialect.name == "sqlite":
+        name = make_url(url).database
+        if name:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+        event.listen(engine, "connect", _pragmas)
+    return engine
+
+
+def create_tables(engine: Engine) -> None:
+    """Make what is missing. StoreError when another version wrote the store."""
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        found = connection.execute(versions.select()).scalar()
+        if found is None:
+            connection.execute(versions.insert().values(version=SCHEMA_VERSION))
+        elif found != SCHEMA_VERSION:
+            raise StoreError(found, SCHEMA_VERSION)
+        connection.execute(text(_FTS))
+
+
+def _pragmas(connection: object, _: object) -> None:
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=10000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

@@ -1,0 +1,73 @@
+"""PDF, through PDFium."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pypdfium2 as pdfium
+
+from retriever.errors import InvalidDocumentError
+from retriever.extract.clean import clean
+from retriever.model import Extracted
+
+_PAGE_BREAK = "\n\n"
+
+
+def extract(path: Path) -> Extracted:
+    """The text layer, page by page. Pages without one are named in a warning; none at all is an error."""
+    try:
+        document = pdfium.PdfDocument(path)
+    except pdfium.PdfiumError as error:
+        raise InvalidDocumentError(_why(error)) from error
+    try:
+        if len(document) == 0:
+            raise InvalidDocumentError("The PDF has no pages.")
+        texts = list(_texts(document))
+        title = clean(document.get_metadata_dict().get("Title", "")).replace("\n", " ")[:200]
+    finally:
+        document.close()
+    empty = [number for number, text in enumerate(texts, 1) if not text]
+    if len(empty) == len(texts):
+        raise InvalidDocumentError(
+            f"No page of the PDF has a text layer ({len(texts)} {'page' if len(texts) == 1 else 'pages'}): "
+            "it is a scan. Run OCR on it and upload the result."
+        )
+    return _joined(texts, title, [f"No text layer on page {_ranges(empty)}: nothing of it can be found."] if empty else [])
+
+
+def _why(error: pdfium.PdfiumError) -> str:
+    if "password" in str(error).lower():
+        return "The PDF is encrypted. Remove its password and upload it again."
+    return "The PDF is damaged and cannot be opened. Save it anew and upload it again."
+
+
+def _texts(document: pdfium.PdfDocument) -> Iterator[str]:
+    for page in document:
+        try:
+            text_page = page.get_textpage()
+            text = text_page.get_text_bounded()
+            text_page.close()
+        except pdfium.PdfiumError:
+            text = ""  # a damaged page counts as one without text and is named
+        finally:
+            page.close()
+        # PDFium marks a hyphen at a line's end with U+FFFE
+        yield clean(text.replace("\ufffe\r\n", "").replace("\ufffe\n", "").replace("\ufffe", ""))
+
+
+def _joined(texts: list[str], title: str, warnings: list[str]) -> Extracted:
+    pages, position = [], 0
+    for text in texts:
+        pages.append((position, position + len(text)))
+        position += len(text) + len(_PAGE_BREAK)
+    return Extracted(_PAGE_BREAK.join(texts), pages, title, warnings)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """1, 2, 3, 7 -> "1-3, 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

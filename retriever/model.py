@@ -1,0 +1,52 @@
+"""What goes in and out of the retriever."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Document:
+    """An uploaded document. `status`: queued, processing, ready or failed (then `error` says why). `progress`: 0 to 1."""
+
+    document_id: str
+    filename: str
+    collection: str
+    title: str
+    status: str
+    error: str | None
+    progress: float
+    pages: int
+    passages: int
+    warnings: list[str] = field(default_factory=list)
+    created_at: str = ""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A span of a document: `text` is the document's extracted text from `start` to `end` (characters)."""
+
+    passage_id: str
+    document_id: str
+    title: str
+    page: int
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A passage that a query found. `score`: fused rank score. `similarity`: cosine of passage and query."""
+
+    passage: Passage
+    score: float
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """The text of a file. `pages`: [start, end) of every page in `text`, in characters; one page where a format has none."""
+
+    text: str
+    pages: list[tuple[int, int]]
+    title: str
+    warnings: list[str]

@@ -1,0 +1,143 @@
+"""The retriever: documents in, passages out. Every call names its tenant, and sees nothing of any other."""
+
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Engine
+
+from retriever import lexical, store
+from retriever.database import create_tables
+from retriever.embed import Embedder
+from retriever.extract import check_type
+from retriever.extract.clean import clean_filename
+from retriever.fuse import fuse
+from retriever.index import VectorIndex
+from retriever.ingest import Ingest
+from retriever.model import Document, Hit, Passage
+
+CANDIDATES = 50  # of each leg, before they are fused
+# A passage about something else rarely comes nearer than this to a question; see docs/retrieval.md for the measurement.
+MIN_SIMILARITY = 0.30
+
+
+class Retriever:
+    """`start` and `stop` in pairs; all other methods from any thread."""
+
+    def __init__(self, engine: Engine, embedder: Embedder, data_dir: Path) -> None:
+        self._engine = engine
+        self._embedder = embedder
+        self._uploads = data_dir / "uploads"
+        self._uploads.mkdir(parents=True, exist_ok=True)
+        self._indexes: dict[tuple[str, str], VectorIndex] = {}
+        self._lock = threading.Lock()
+        create_tables(engine)
+        self._ingest = Ingest(engine, embedder, self._uploads, self._published)
+
+    def start(self) -> None:
+        """Remove uploads that no document knows, and take up the queue."""
+        with self._engine.connect() as connection:
+            known = store.all_ids(connection)
+        for path in self._uploads.iterdir():
+            if path.name not in known:
+                path.unlink()
+        self._ingest.start()
+
+    def stop(self) -> None:
+        """Stop the ingest thread."""
+        self._ingest.stop()
+
+    def add(self, tenant: str, collection: str, filename: str, stream: BinaryIO) -> Document:
+        """Store an upload and queue it. UnsupportedTypeError or InvalidDocumentError for what can never be read."""
+        shown = clean_filename(filename)
+        head = stream.read(4096)
+        check_type(shown, head)
+        document_id = f"doc_{uuid.uuid4().hex}"
+        self._store_upload(document_id, head, stream)
+        with self._engine.begin() as connection:
+            store.insert(connection, document_id, tenant, collection, shown)
+        self._ingest.wake()
+        return self.document(tenant, document_id)
+
+    def documents(self, tenant: str, collection: str | None = None) -> list[Document]:
+        """The tenant's documents, newest first."""
+        with self._engine.connect() as connection:
+            return store.listing(connection, tenant, collection)
+
+    def document(self, tenant: str, document_id: str) -> Document:
+        """One document. DocumentNotFoundError."""
+        with self._engine.connect() as connection:
+            return store.get(connection, tenant, document_id)
+
+    def delete(self, tenant: str, document_id: str) -> None:
+        """Delete a document, its passages, words, vectors and upload. DocumentNotFoundError."""
+        with self._lock, self._engine.begin() as connection:
+            document = store.get(connection, tenant, document_id)
+            numbers = store.numbers_of(connection, document_id)
+            store.delete(connection, document_id)
+            index = self._indexes.get((tenant, document.collection))
+        if index is not None:
+            index.remove(numbers)
+        (self._uploads / document_id).unlink(missing_ok=True)
+
+    def passages(self, tenant: str, passage_ids: Sequence[str]) -> list[Passage]:
+        """Passages by id; those whose document is gone are left out."""
+        with self._engine.connect() as connection:
+            return store.passages_by_id(connection, tenant, passage_ids)
+
+    def search(self, tenant: str, collection: str, query: str, top_k: int) -> list[Hit]:
+        """The best passages for `query`, best first; [] when nothing in the collection is about it."""
+        vector = self._embedder.embed([query])[0]
+        index = self._index(tenant, collection)
+        near = index.search(vector, CANDIDATES)
+        if max(near.values(), default=0.0) < MIN_SIMILARITY:
+            return []
+        with self._engine.connect() as connection:
+            words = lexical.search(connection, tenant, collection, query, CANDIDATES)
+            ranked = fuse([list(near), words])[:top_k]
+            found = store.passages_by_number(connection, tenant, [number for number, _ in ranked])
+        return [
+            Hit(found[number], score, near.get(number) or index.similarity(vector, number))
+            for number, score in ranked
+            if number in found
+        ]
+
+    def _index(self, tenant: str, collection: str) -> VectorIndex:
+        with self._lock:
+            index = self._indexes.get((tenant, collection))
+            if index is None:
+                index = VectorIndex(self._embedder.dimension)
+                with self._engine.connect() as connection:
+                    numbers, vectors = store.vectors_of(connection, tenant, collection)
+                if numbers:
+                    index.add(numbers, np.frombuffer(b"".join(vectors), np.float32).reshape(len(numbers), -1))
+                self._indexes[tenant, collection] = index
+            return index
+
+    def _published(self, tenant: str, collection: str, numbers: list[int], vectors: NDArray[np.float32]) -> None:
+        """A document became ready: an index in memory learns of it; one that is not loaded will read it."""
+        with self._lock:
+            index = self._indexes.get((tenant, collection))
+            if index is not None:
+                index.remove(numbers)
+                index.add(numbers, vectors)
+
+    def _store_upload(self, document_id: str, head: bytes, stream: BinaryIO) -> None:
+        """On disk, flushed, under its final name, before the row that knows it."""
+        path = self._uploads / document_id
+        partial = path.with_suffix(".partial")
+        try:
+            with partial.open("wb") as file:
+                file.write(head)
+                shutil.copyfileobj(stream, file, 2**20)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(path)
+        finally:
+            partial.unlink(missing_ok=True)

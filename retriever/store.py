@@ -1,0 +1,183 @@
+"""The documents' rows: one function for each thing that happens to them."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Row, Select, func, select
+
+from retriever import lexical
+from retriever.chunk import Span
+from retriever.database import documents, passages
+from retriever.errors import DocumentNotFoundError
+from retriever.model import Document, Extracted, Passage
+
+_COLUMNS = [column for column in documents.c if column.name not in ("text", "embedder")]
+
+
+def insert(connection: Connection, document_id: str, tenant: str, collection: str, filename: str) -> None:
+    """A new document, queued."""
+    connection.execute(
+        documents.insert().values(
+            document_id=document_id,
+            tenant=tenant,
+            collection=collection,
+            filename=filename,
+            title=filename,
+            status="queued",
+            created_at=datetime.now(UTC).isoformat(),
+        )
+    )
+
+
+def get(connection: Connection, tenant: str, document_id: str) -> Document:
+    """DocumentNotFoundError when there is none for this tenant."""
+    query = select(*_COLUMNS).where(documents.c.document_id == document_id, documents.c.tenant == tenant)
+    row = connection.execute(query).first()
+    if row is None:
+        raise DocumentNotFoundError(document_id)
+    return _document(row)
+
+
+def listing(connection: Connection, tenant: str, collection: str | None) -> list[Document]:
+    """The tenant's documents, newest first."""
+    query = select(*_COLUMNS).where(documents.c.tenant == tenant)
+    if collection is not None:
+        query = query.where(documents.c.collection == collection)
+    return [_document(row) for row in connection.execute(query.order_by(documents.c.created_at.desc()))]
+
+
+def update(connection: Connection, document_id: str, **values: Any) -> bool:
+    """Set columns; False when the document has been deleted."""
+    query = documents.update().where(documents.c.document_id == document_id).values(**values)
+    return connection.execute(query).rowcount == 1
+
+
+def requeue_interrupted(connection: Connection, embedder: str) -> None:
+    """What a stop interrupted, and what another embedder made, is queued again."""
+    interrupted = documents.c.status == "processing"
+    outdated = (documents.c.status == "ready") & (documents.c.embedder != embedder)
+    connection.execute(documents.update().where(interrupted | outdated).values(status="queued", progress=0.0))
+
+
+def next_queued(connection: Connection) -> tuple[str, str, str, str] | None:
+    """Id, tenant, collection and file name of the oldest queued document."""
+    columns = (documents.c.document_id, documents.c.tenant, documents.c.collection, documents.c.filename)
+    row = connection.execute(
+        select(*columns).where(documents.c.status == "queued").order_by(documents.c.created_at).limit(1)
+    ).first()
+    return None if row is None else (row[0], row[1], row[2], row[3])
+
+
+def publish(
+    connection: Connection,
+    document_id: str,
+    extracted: Extracted,
+    spans: Sequence[Span],
+    vectors: NDArray[np.float32],
+    embedder: str,
+) -> list[int] | None:
+    """Write the passages with their vectors and words, and make the document ready; None when it has been deleted."""
+    clear_passages(connection, document_id)
+    ready = update(
+        connection,
+        document_id,
+        status="ready",
+        error=None,
+        progress=1.0,
+        title=extracted.title or documents.c.filename,
+        text=extracted.text,
+        pages=len(extracted.pages),
+        passages=len(spans),
+        warnings=json.dumps(extracted.warnings),
+        embedder=embedder,
+    )
+    if not ready:
+        return None
+    rows = [
+        {"document_id": document_id, "ordinal": i, "page": s.page, "start": s.start, "end": s.end, "vector": v.tobytes()}
+        for i, (s, v) in enumerate(zip(spans, vectors, strict=True))
+    ]
+    connection.execute(passages.insert(), rows)
+    numbers = numbers_of(connection, document_id)
+    lexical.add(connection, numbers, [extracted.text[span.start : span.end] for span in spans])
+    return numbers
+
+
+def clear_passages(connection: Connection, document_id: str) -> None:
+    """Passages, words and vectors of a document."""
+    lexical.remove(connection, document_id)
+    connection.execute(passages.delete().where(passages.c.document_id == document_id))
+
+
+def delete(connection: Connection, document_id: str) -> None:
+    """The document and all that was made from it."""
+    clear_passages(connection, document_id)
+    connection.execute(documents.delete().where(documents.c.document_id == document_id))
+
+
+def numbers_of(connection: Connection, document_id: str) -> list[int]:
+    """The numbers of a document's passages, in their order."""
+    query = select(passages.c.number).where(passages.c.document_id == document_id).order_by(passages.c.ordinal)
+    return [row[0] for row in connection.execute(query)]
+
+
+def vectors_of(connection: Connection, tenant: str, collection: str) -> tuple[list[int], list[bytes]]:
+    """Numbers and vectors of all passages of ready documents in a collection."""
+    query = (
+        select(passages.c.number, passages.c.vector)
+        .join(documents)
+        .where(documents.c.tenant == tenant, documents.c.collection == collection, documents.c.status == "ready")
+    )
+    rows = connection.execute(query).all()
+    return [row[0] for row in rows], [row[1] for row in rows]
+
+
+def passages_by_number(connection: Connection, tenant: str, numbers: Sequence[int]) -> dict[int, Passage]:
+    """Passages of the tenant's ready documents."""
+    rows = connection.execute(_passages(tenant).where(passages.c.number.in_(numbers)))
+    return {row.number: _passage(row) for row in rows}
+
+
+def passages_by_id(connection: Connection, tenant: str, passage_ids: Sequence[str]) -> list[Passage]:
+    """Passages of the tenant's ready documents; those that are gone are left out."""
+    wanted = set(passage_ids)
+    document_ids = {passage_id.rpartition(":")[0] for passage_id in wanted}
+    rows = connection.execute(_passages(tenant).where(passages.c.document_id.in_(document_ids)))
+    return [passage for passage in map(_passage, rows) if passage.passage_id in wanted]
+
+
+def _passages(tenant: str) -> Select[Any]:
+    length = passages.c.end - passages.c.start
+    return (
+        select(passages, documents.c.title, func.substr(documents.c.text, passages.c.start + 1, length).label("words"))
+        .join(documents)
+        .where(documents.c.tenant == tenant, documents.c.status == "ready")
+    )
+
+
+def _passage(row: Row[Any]) -> Passage:
+    return Passage(
+        passage_id=f"{row.document_id}:{row.ordinal}",
+        document_id=row.document_id,
+        title=row.title,
+        page=row.page,
+        start=row.start,
+        end=row.end,
+        text=row.words,
+    )
+
+
+def _document(row: Row[Any]) -> Document:
+    values = dict(row._mapping)
+    del values["tenant"]
+    values["warnings"] = json.loads(values["warnings"])
+    return Document(**values)
+
+
+def all_ids(connection: Connection) -> set[str]:
+    """Ids of all documents of all tenants."""
+    return set(connection.execute(select(documents.c.document_id)).scalars())
