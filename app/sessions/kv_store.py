@@ -172,15 +172,15 @@ class KVStore:
         return "dropped", True
 
     def _make_up_drops(self) -> None:
-        while self._undropped:
+        with self._lock:
+            waiting, self._undropped = self._undropped, set()
+        try:
+            while waiting:
+                self._remove(next(iter(waiting)))
+                waiting.pop()
+        finally:
             with self._lock:
-                prefix = self._undropped.pop()
-            try:
-                self._remove(prefix)
-            except redis.RedisError:
-                with self._lock:
-                    self._undropped.add(prefix)
-                raise
+                self._undropped |= waiting
 
 
 def _head_and_index(prefix: str) -> list[str]:

@@ -1,0 +1,63 @@
+"""Fixtures that several parts share."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from sqlalchemy import Engine
+
+from app.sessions import SessionRecords, TurnRecord, open_kv_client
+from app.settings import Settings
+from retriever.database import open_database
+
+
+@pytest.fixture(scope="session")
+def embedded_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
+    """A client of an embedded server that all tests share: keep to tenants of your own, and leave it running."""
+    settings = Settings(data_dir=tmp_path_factory.mktemp("kv"), kv_memory_mb=256)
+    with open_kv_client(settings) as client:
+        yield client
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Engine]:
+    """An empty SQLite database of the test's own."""
+    engine = open_database(f"sqlite:///{tmp_path / 'snaprag.db'}")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def records(database: Engine) -> SessionRecords:
+    """Sessions and turns in `database`."""
+    return SessionRecords(database)
+
+
+@pytest.fixture
+def make_turn() -> Callable[..., TurnRecord]:
+    """Makes the record of turn `number`, which holds one passage of `document_id` and cites it."""
+
+    def make(
+        number: int, token_ids: tuple[int, ...] = (1, 2), *, starts_over: bool = False, document_id: str = "d1"
+    ) -> TurnRecord:
+        source = {"passage_id": f"{document_id}-0", "document_id": document_id, "title": "T", "page": 1}
+        return TurnRecord(
+            number=number,
+            answer_id=f"ans_{number}",
+            message=f"question {number}",
+            answer=f"answer {number} 答え",
+            answerable=True,
+            finish_reason="stop",
+            citations=[{"start": 0, "end": 6, "text": "answer", "sources": [{**source, "cited_text": "some"}]}],
+            passages=[{**source, "start": 0, "end": 9, "text": "some text"}],
+            usage={"prompt_tokens": 10},
+            timings={"total_ms": 1.5},
+            model="m",
+            compression={"policy": "snapkv"},
+            notices=["a notice"],
+            token_ids=list(token_ids),
+            starts_over=starts_over,
+        )
+
+    return make
