@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from retriever import Passage
-
 from app.citations import Citation
+from retriever import Passage
 
 
 @dataclass(frozen=True)
@@ -23,9 +22,7 @@ class AnswerPassage:
 
     def passage(self) -> Passage:
         """The passage without what belongs to the turn."""
-        return Passage(
-            self.passage_id, self.document_id, self.title, self.page, self.start, self.end, self.text
-        )
+        return Passage(self.passage_id, self.document_id, self.title, self.page, self.start, self.end, self.text)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,75 @@ _SENTENCE = re.compile(r"\S(?:(?!\n\s*\n).)*?(?:[.!?](?=\s|\Z)|[。！？]|(?=\n
 _WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _STOP = frozenset(
-    "a an and are as at be been by can do does for from had has have he her his how i if in into is it its may more no not "
-    "of on or our she should so such than that the their them then there these they this those to was we were what when "
-    "where which while who why will with would you your".split()
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "been",
+        "by",
+        "can",
+        "do",
+        "does",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "his",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "may",
+        "more",
+        "no",
+        "not",
+        "of",
+        "on",
+        "or",
+        "our",
+        "she",
+        "should",
+        "so",
+        "such",
+        "than",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "to",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "while",
+        "who",
+        "why",
+        "will",
+        "with",
+        "would",
+        "you",
+        "your",
+    ]
 )
 
 
@@ -100,7 +166,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _words(text: str) -> frozenset[str]:
-    words = set()
+    words: set[str] = set()
     for word in _WORD.findall(text.casefold()):
         if _CJK.search(word):  # no blanks between words: pairs of characters stand for them
             words.update(word[i : i + 2] for i in range(max(len(word) - 1, 1)))

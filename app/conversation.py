@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import structlog
-from kv_compression import CodecError, Segment, decode_segment
 
 from app.answer import AnswerPassage
 from app.engine.generation import Restored
 from app.errors import UnknownCollectionError
 from app.prompt import Exchange, PromptBuilder
 from app.sessions import KVStore, Lease, Session, SessionRecords, StoredCache, TurnRecord, token_digest
+from kv_compression import CodecError, Segment, decode_segment
 
 log = structlog.get_logger()
 

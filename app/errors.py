@@ -108,7 +108,9 @@ class UnknownCollectionError(InvalidRequestError):
     code = "collection_mismatch"
 
     def __init__(self, given: str, session: str) -> None:
-        super().__init__(f"The session searches collection {session!r}, not {given!r}. Start a new session.", "collection")
+        super().__init__(
+            f"The session searches collection {session!r}, not {given!r}. Start a new session.", "collection"
+        )
 
 
 class TenantLimitError(SnapragError):

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from retriever import Hit, Retriever, content_words
-
 from app.answer import AnswerPassage
 from app.conversation import Conversation
+from retriever import Hit, Retriever, content_words
 
 # "why?", "and the second one?": with so few words of its own, a message means what the one before it was about
 ELLIPTIC_WORDS = 3

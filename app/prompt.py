@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jinja2 import TemplateError
-from retriever import Passage
 from transformers import PreTrainedTokenizerBase
 
 from app.errors import QuestionTooLongError
+from retriever import Passage
 
 RULES = (
     "You answer questions about documents. Use only the passages that the user gives, and copy names and numbers "

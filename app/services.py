@@ -4,10 +4,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from kv_compression import Full, Policy, SnapKV, StreamingLLM
-from retriever import Embedder, Retriever
-from retriever.database import open_database
-
 from app.admission import Admission
 from app.engine.engine import Engine, EngineSettings
 from app.engine.loading import load_model, resolve_embedder
@@ -15,6 +11,9 @@ from app.prompt import PromptBuilder
 from app.sessions import KVStore, SessionRecords, open_kv_client
 from app.settings import Settings
 from app.telemetry import Metrics
+from kv_compression import Full, Policy, SnapKV, StreamingLLM
+from retriever import Embedder, Retriever
+from retriever.database import open_database
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,9 @@ class Turn:
         )
         answer = commit(self._services, conversation, plan, self._request.message, answer, token_ids, finished)
         self._services.metrics.observe(answer)
-        log.info("turn", session_id=answer.session_id, turn=answer.turn, **asdict(answer.usage), **asdict(answer.timings))
+        log.info(
+            "turn", session_id=answer.session_id, turn=answer.turn, **asdict(answer.usage), **asdict(answer.timings)
+        )
         return answer
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import semchunk
+from semchunk.semchunk import chunkerify
 
 from retriever.model import Extracted
 
@@ -21,11 +21,17 @@ class Span:
 
 def chunk(extracted: Extracted, count_tokens: Callable[[str], int], max_tokens: int) -> list[Span]:
     """Spans of at most about `max_tokens` tokens, split where the text has its joints. No passage crosses a page."""
-    chunker = semchunk.chunkerify(count_tokens, chunk_size=max_tokens, max_token_chars=None, memoize=False)
+    chunker = chunkerify(count_tokens, chunk_size=max_tokens, max_token_chars=None, memoize=False)
     spans = []
     for page, (start, end) in enumerate(extracted.pages, 1):
         text = extracted.text[start:end]
         if text.strip():
-            _, offsets = chunker(text, offsets=True)
-            spans += [Span(page, start + first, start + last) for first, last in offsets if text[first:last].strip()]
+            pieces: list[str]
+            offsets: list[tuple[int, int]]
+            pieces, offsets = chunker(text, offsets=True)  # type: ignore[assignment]
+            spans += [
+                Span(page, start + first, start + last)
+                for piece, (first, last) in zip(pieces, offsets, strict=True)
+                if piece.strip()
+            ]
     return spans

@@ -37,4 +37,6 @@ class StoreError(RetrieverError):
     """The database was written by another version of snaprag."""
 
     def __init__(self, found: int, known: int) -> None:
-        super().__init__(f"The store has schema version {found}; this version of snaprag knows {known}. Use its version.")
+        super().__init__(
+            f"The store has schema version {found}; this version of snaprag knows {known}. Use its version."
+        )

@@ -23,7 +23,7 @@ class VectorIndex:
     def remove(self, numbers: Sequence[int]) -> None:
         """Forget passages; unknown numbers are ignored."""
         with self._lock:
-            self._index.remove_ids(np.asarray(numbers, dtype=np.int64))
+            self._index.remove_ids(faiss.IDSelectorBatch(np.asarray(numbers, dtype=np.int64)))
 
     def search(self, query: NDArray[np.float32], limit: int) -> dict[int, float]:
         """Cosine of the nearest passages to `query` [dimension], nearest first."""

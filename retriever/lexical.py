@@ -8,10 +8,90 @@ from sqlalchemy import Connection, text
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
 _WORD = re.compile(r"\w+")
 STOP_WORDS = frozenset(
-    "a about also am an and any are as at be been but by can could did do does for from had has have he her his how i if "
-    "in into is it its just may me my no not of on or our please she should so some such tell than that the their them "
-    "then there these they this those to us was we were what when where which while who whose why will with would yes "
-    "you your".split()
+    [
+        "a",
+        "about",
+        "also",
+        "am",
+        "an",
+        "and",
+        "any",
+        "are",
+        "as",
+        "at",
+        "be",
+        "been",
+        "but",
+        "by",
+        "can",
+        "could",
+        "did",
+        "do",
+        "does",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "his",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "just",
+        "may",
+        "me",
+        "my",
+        "no",
+        "not",
+        "of",
+        "on",
+        "or",
+        "our",
+        "please",
+        "she",
+        "should",
+        "so",
+        "some",
+        "such",
+        "tell",
+        "than",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "to",
+        "us",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "while",
+        "who",
+        "whose",
+        "why",
+        "will",
+        "with",
+        "would",
+        "yes",
+        "you",
+        "your",
+    ]
 )
 
 
@@ -26,9 +106,7 @@ def content_words(query: str) -> list[str]:
     return list(dict.fromkeys(word for word in words if word not in STOP_WORDS))
 
 
-def search(
-    connection: Connection, tenant: str, collection: str, query: str, limit: int
-) -> list[int]:
+def search(connection: Connection, tenant: str, collection: str, query: str, limit: int) -> list[int]:
     """Numbers of the passages that hold words of the query, best first by BM25."""
     words = content_words(query)
     if not words:

@@ -98,7 +98,14 @@ def publish(
     if not ready:
         return None
     rows = [
-        {"document_id": document_id, "ordinal": i, "page": s.page, "start": s.start, "end": s.end, "vector": v.tobytes()}
+        {
+            "document_id": document_id,
+            "ordinal": i,
+            "page": s.page,
+            "start": s.start,
+            "end": s.end,
+            "vector": v.tobytes(),
+        }
         for i, (s, v) in enumerate(zip(spans, vectors, strict=True))
     ]
     connection.execute(passages.insert(), rows)

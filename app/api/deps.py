@@ -19,9 +19,7 @@ def tenant_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()[:24]
 
 
-def _tenant(
-    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-) -> str:
+def _tenant(request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:
     keys: tuple[str, ...] = request.app.state.settings.api_keys
     if not keys:
         return LOCAL_TENANT

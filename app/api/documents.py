@@ -4,11 +4,11 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, UploadFile
-from retriever import Document
 
 from app.api.deps import ServicesDep, TenantDep
 from app.api.schemas import COLLECTION_PATTERN, Uploaded
 from app.services import Services
+from retriever import Document
 
 router = APIRouter(tags=["documents"])
 

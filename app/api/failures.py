@@ -29,7 +29,11 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], int | None]:
         if isinstance(error, known):
             return status, _body(str(error), type_, code, param), None
     log.error("unexpected_error", exc_info=error)
-    return 500, _body("Something went wrong inside the service; its log says what.", "server_error", "internal_error"), None
+    return (
+        500,
+        _body("Something went wrong inside the service; its log says what.", "server_error", "internal_error"),
+        None,
+    )
 
 
 def install(app: FastAPI) -> None:
@@ -50,7 +54,8 @@ def install(app: FastAPI) -> None:
         type_, code = _HTTP.get(error.status_code, ("invalid_request_error", "http_error"))
         return JSONResponse(_body(str(error.detail), type_, code), error.status_code, error.headers)
 
-    for kind in (SnapragError, *STATUS, Exception):
+    kinds: tuple[type[Exception], ...] = (SnapragError, *STATUS, Exception)
+    for kind in kinds:
         app.add_exception_handler(kind, known)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)

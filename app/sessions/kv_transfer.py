@@ -1,6 +1,7 @@
 """Moving a head and its chunks between this process and the server, a bounded window of chunks at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import redis
 
@@ -15,7 +16,7 @@ WINDOW = 4
 def read_head(client: redis.Redis, prefix: str) -> StoredHead | None:
     """The head, None when there is none. Raises FrameError for one that is damaged, and redis.RedisError."""
     key = f"{prefix}:head"
-    try:
+    with _wrong_type_is_damage("the head"):
         lengths = client.pipeline(transaction=False)
         for name in FIELDS:
             lengths.hstrlen(key, name)
@@ -25,10 +26,6 @@ def read_head(client: redis.Redis, prefix: str) -> StoredHead | None:
         if sum(sizes) > HEAD_BYTES:
             raise FrameError("the head is too long")
         return parse_head(prefix, _bytes(client.hmget(key, FIELDS)))
-    except redis.ResponseError as error:
-        if str(error).startswith("WRONGTYPE"):
-            raise FrameError("the head is not a hash") from error
-        raise
 
 
 def write_chunks(
@@ -72,7 +69,9 @@ def _read_segment(
             # one byte more than expected, so that a longer value is seen but never transferred whole
             window.getrange(keys[index], 0, segment.sizes[index])
             window.expire(keys[index], ttl_s)
-        for index, value in enumerate(_values(window), start):
+        with _wrong_type_is_damage("a chunk"):
+            values = window.execute()[::2]
+        for index, value in enumerate(values, start):
             if len(value) != segment.sizes[index]:
                 raise FrameError("a chunk is missing" if not value else "a chunk has another size")
             chunks.append(unpack_chunk(keys[index], index, value))
@@ -84,10 +83,11 @@ def _bytes(values: Sequence[bytes | str | None]) -> list[bytes | None]:
     return [value for value in values if not isinstance(value, str)]
 
 
-def _values(window: "redis.client.Pipeline") -> list[bytes]:
+@contextmanager
+def _wrong_type_is_damage(what: str) -> Iterator[None]:
     try:
-        return list(window.execute()[::2])
+        yield
     except redis.ResponseError as error:
         if "WRONGTYPE" in str(error):
-            raise FrameError("a chunk is not a string") from error
+            raise FrameError(f"{what} has another type") from error
         raise

@@ -2,11 +2,12 @@
 
 from kv_compression.cache import LayerEntries
 from kv_compression.codec import FORMAT_VERSION, decode_segment, encode_segment
-from kv_compression.errors import CodecError, KVCompressionError, UnsupportedModelError
+from kv_compression.errors import CodecError, KVCompressionError, SegmentError, UnsupportedModelError
 from kv_compression.kv_cache import KVCache
-from kv_compression.policies import Full, Observation, Policy, SnapKV, StreamingLLM
+from kv_compression.observation import LayerObservation, Observation
+from kv_compression.policies import POLICIES, Full, Policy, SnapKV, StreamingLLM
 from kv_compression.prefill import Prefill, decode_step
-from kv_compression.segment import Segment
+from kv_compression.segment import Segment, join
 from kv_compression.transformers_adapter import attach
 
 __all__ = [
@@ -15,11 +16,14 @@ __all__ = [
     "Full",
     "KVCache",
     "KVCompressionError",
+    "POLICIES",
     "LayerEntries",
+    "LayerObservation",
     "Observation",
     "Policy",
     "Prefill",
     "Segment",
+    "SegmentError",
     "SnapKV",
     "StreamingLLM",
     "UnsupportedModelError",
@@ -27,4 +31,5 @@ __all__ = [
     "decode_segment",
     "decode_step",
     "encode_segment",
+    "join",
 ]

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from kv_compression.cache import LayerEntries
+from kv_compression.errors import SegmentError
 
 
 @dataclass(frozen=True)
@@ -21,3 +24,43 @@ class Segment:
     def nbytes(self) -> int:
         """Bytes of keys, values and positions."""
         return sum(layer.nbytes for layer in self.layers)
+
+
+def check_sequence(segments: Sequence[Segment], sliding_windows: Sequence[int | None]) -> None:
+    """Raise SegmentError unless the segments make one sequence, from its first token on, of a model with such layers."""
+    if not segments or segments[0].start != 0:
+        raise SegmentError("the first segment does not begin with the sequence")
+    for before, after in zip(segments, segments[1:], strict=False):
+        if before.stop != after.start:
+            raise SegmentError(f"a segment ends at {before.stop}, and the next begins at {after.start}")
+    if any(len(segment.layers) != len(sliding_windows) for segment in segments):
+        raise SegmentError(f"the model has {len(sliding_windows)} layers, a segment has another number")
+    for index, window in enumerate(sliding_windows):
+        pieces = [segment.layers[index] for segment in segments]
+        if len({(*piece.keys.shape[::2], *piece.values.shape[::2]) for piece in pieces}) != 1:
+            raise SegmentError(f"the segments have different shapes in layer {index}")
+        if window is not None:
+            _check_window(pieces, segments[-1].stop, window)
+
+
+def _check_window(pieces: Sequence[LayerEntries], stop: int, window: int) -> None:
+    """A layer with a sliding window needs each of its last entries."""
+    needed = min(window - 1, stop)
+    last = torch.cat([piece.positions for piece in pieces], dim=1)[:, -needed:] if needed else torch.empty(1, 0)
+    if last.shape[1] < needed or bool((last != torch.arange(stop - needed, stop)).any()):
+        raise SegmentError(f"a layer with a sliding window lacks some of its last {needed} entries")
+
+
+def join(before: Segment, after: Segment) -> Segment:
+    """One segment from two of which the second begins where the first ends. Raises SegmentError for any others."""
+    if before.stop != after.start or len(before.layers) != len(after.layers):
+        raise SegmentError(f"a segment ends at {before.stop}, and the next begins at {after.start}")
+    layers = [
+        LayerEntries(
+            torch.cat([first.keys, second.keys], dim=1),
+            torch.cat([first.values, second.values], dim=1),
+            torch.cat([first.positions, second.positions], dim=1),
+        )
+        for first, second in zip(before.layers, after.layers, strict=True)
+    ]
+    return Segment(before.start, after.stop, layers)

@@ -25,7 +25,9 @@ def extract(path: Path) -> Extracted:
         lines = list(_lines(document))
         title = clean(document.core_properties.title or "").replace("\n", " ")[:200]
     except (PackageNotFoundError, KeyError, ValueError, zipfile.BadZipFile, SyntaxError) as error:
-        raise InvalidDocumentError("The Word document is damaged. Save it anew as .docx and upload it again.") from error
+        raise InvalidDocumentError(
+            "The Word document is damaged. Save it anew as .docx and upload it again."
+        ) from error
     text = clean("\n".join(lines))
     return Extracted(text, [(0, len(text))], title, [])
 

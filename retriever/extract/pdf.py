@@ -31,7 +31,9 @@ def extract(path: Path) -> Extracted:
             f"No page of the PDF has a text layer ({len(texts)} {'page' if len(texts) == 1 else 'pages'}): "
             "it is a scan. Run OCR on it and upload the result."
         )
-    return _joined(texts, title, [f"No text layer on page {_ranges(empty)}: nothing of it can be found."] if empty else [])
+    return _joined(
+        texts, title, [f"No text layer on page {_ranges(empty)}: nothing of it can be found."] if empty else []
+    )
 
 
 def _why(error: pdfium.PdfiumError) -> str:
