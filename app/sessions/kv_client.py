@@ -44,10 +44,7 @@ def open_kv_client(settings: Settings) -> Iterator[redis.Redis]:
     A server that the URL names is not contacted: the service starts without it and finds it when it is there.
     Raises EmbeddedServerError and InvalidRequestError.
     """
-    embedded = (
-        embedded_server(settings.data_dir, settings.kv_memory_mb) if settings.redis_url is None else nullcontext()
-    )
-    with embedded:
+    with nullcontext() if settings.redis_url else embedded_server(settings.data_dir, settings.kv_memory_mb):
         client = connect(settings)
         try:
             yield client

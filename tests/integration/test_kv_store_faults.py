@@ -1,0 +1,198 @@
+"""A server that stops, dies, fills up or is not there: bounded delays, no errors, and nothing wrong afterwards."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from app.sessions import KVStore, NewCache, open_kv_client, token_digest
+from app.settings import Settings
+
+TIMEOUT_MS = 300
+
+
+def new_cache(generation: int, chunks: list[bytes]) -> NewCache:
+    return NewCache(generation, generation - 1, "f", 4, token_digest(range(4)), chunks)
+
+
+def save(store: KVStore, new: NewCache, session_id: str = "s") -> bool:
+    staged = store.stage("t", session_id, new)
+    return staged is not None and store.publish(staged)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[redis.Redis]:
+    """An embedded server of the test's own, with room for 64 MiB."""
+    with open_kv_client(Settings(data_dir=tmp_path, kv_memory_mb=64, kv_timeout_ms=TIMEOUT_MS)) as client:
+        yield client
+
+
+@pytest.fixture
+def server_pid(client: redis.Redis) -> int:
+    return int(client.info("server")["process_id"])
+
+
+def wait_until_back(client: redis.Redis, old_pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if client.info("server")["process_id"] != old_pid:
+                return
+        except redis.RedisError:
+            time.sleep(0.02)
+    raise AssertionError("the server did not come back")
+
+
+def test_a_stopped_server_costs_one_bounded_delay_and_then_none(client: redis.Redis, server_pid: int) -> None:
+    store = KVStore(client, 1000, cool_down_s=0.5)
+    assert save(store, new_cache(1, [b"a"]))
+    os.kill(server_pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        assert store.load("t", "s", "f") is None
+        assert TIMEOUT_MS / 1000 <= time.monotonic() - started < 1.0
+
+        started = time.monotonic()
+        for _ in range(100):
+            assert store.load("t", "s", "f") is None
+            assert store.stage("t", "s", new_cache(2, [b"b"])) is None
+            assert not store.drop("t", "s2")
+        assert time.monotonic() - started < 0.2
+    finally:
+        os.kill(server_pid, signal.SIGCONT)
+    assert store.counts() == {"timeout": 1, "cooling_down": 100}
+
+    time.sleep(0.5)
+    found = store.load("t", "s", "f")
+    assert found is not None
+    assert found.segments == [[b"a"]]
+
+
+def test_a_drop_that_failed_is_made_up_for(client: redis.Redis, server_pid: int) -> None:
+    store = KVStore(client, 1000, cool_down_s=0.1)
+    assert save(store, new_cache(1, [b"a"]))
+    assert save(store, new_cache(1, [b"b"]), "other")
+    os.kill(server_pid, signal.SIGSTOP)
+    try:
+        assert not store.drop("t", "s")
+    finally:
+        os.kill(server_pid, signal.SIGCONT)
+    time.sleep(0.1)
+    assert store.load("t", "other", "f") is not None
+    assert not list(client.scan_iter("snaprag:*:s}*"))
+
+
+def test_a_server_killed_during_a_save_leaves_the_last_cache(client: redis.Redis, server_pid: int) -> None:
+    store = KVStore(client, 1000, cool_down_s=0.1)
+    assert save(store, new_cache(1, [b"first", b"second"]))
+    chunks = [os.urandom(2**20)] * 48
+    killer = threading.Timer(0.02, os.kill, (server_pid, signal.SIGKILL))
+    killer.start()
+    started = time.monotonic()
+    while save(store, new_cache(2, chunks), "other"):
+        store.drop("t", "other")
+    killer.join()
+    assert time.monotonic() - started < 3
+    wait_until_back(client, server_pid)
+    time.sleep(0.1)
+    found = store.load("t", "s", "f")
+    assert found is not None
+    assert found.segments == [[b"first", b"second"]]
+    assert all(client.ttl(key) > 0 for key in client.scan_iter("*", count=1000))
+
+
+def test_eviction_is_a_miss_and_never_a_partial_cache(client: redis.Redis) -> None:
+    store = KVStore(client, 1000)
+    sessions = [f"s{i}" for i in range(12)]
+    saved = {session: [os.urandom(2**20) for _ in range(8)] for session in sessions}
+    for session in sessions:
+        assert save(store, new_cache(1, saved[session]), session)
+    loaded = {session: store.load("t", session, "f") for session in sessions}
+    found = {session: cache for session, cache in loaded.items() if cache is not None}
+    assert 0 < len(found) < len(sessions)
+    assert all(cache.segments == [saved[session]] for session, cache in found.items())
+    assert client.info("stats")["evicted_keys"] > 0
+
+
+def test_a_chunk_evicted_between_write_and_publish_is_noticed(client: redis.Redis) -> None:
+    store = KVStore(client, 1000)
+    assert save(store, new_cache(1, [b"old"]))
+    staged = store.stage("t", "s", new_cache(2, [b"a", b"b"]))
+    assert staged is not None
+    client.delete(staged.head.keys(staged.prefix)[0])
+    assert not store.publish(staged)
+    assert store.counts("publish") == {"published": 1, "incomplete": 1}
+    found = store.load("t", "s", "f")
+    assert found is not None
+    assert found.segments == [[b"old"]]
+
+
+def test_a_full_server_refuses_and_the_last_cache_stays(client: redis.Redis) -> None:
+    store = KVStore(client, 1000)
+    assert save(store, new_cache(1, [b"a"]))
+    client.config_set("maxmemory-policy", "noeviction")
+    assert store.stage("t", "s", new_cache(2, [bytes(2**20)] * 100)) is None
+    assert store.counts("stage") == {"stored": 1, "refused": 1}
+    found = store.load("t", "s", "f")
+    assert found is not None
+    assert found.segments == [[b"a"]]
+
+
+def test_a_read_only_server_serves_and_refuses(client: redis.Redis) -> None:
+    store = KVStore(client, 1000)
+    assert save(store, new_cache(1, [b"a"]))
+    client.config_set("min-replicas-to-write", 1)
+    assert store.stage("t", "s", new_cache(2, [b"b"])) is None
+    assert store.load("t", "s", "f") is None
+    client.config_set("min-replicas-to-write", 0)
+    assert store.load("t", "s", "f") is not None
+
+
+def test_the_deadline_bounds_an_operation_of_many_round_trips(client: redis.Redis) -> None:
+    store = KVStore(client, 1000)
+    assert save(store, new_cache(1, [b"a"] * 12))
+    hurried = KVStore(client, 1000, deadline_s=0.0)
+    assert hurried.load("t", "s", "f") is None
+    assert hurried.counts() == {"timeout": 1}
+
+
+def test_an_external_server_may_come_later(tmp_path: Path, client: redis.Redis) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = Settings(data_dir=tmp_path, redis_url=f"redis://127.0.0.1:{port}/0", kv_timeout_ms=TIMEOUT_MS)
+    with open_kv_client(settings) as external:
+        store = KVStore(external, 1000, cool_down_s=0.0)
+        started = time.monotonic()
+        assert store.load("t", "s", "f") is None
+        assert not store.drop("t", "s")
+        assert time.monotonic() - started < 1
+        assert store.counts() == {"unreachable": 1}
+        # the embedded server plays the one that comes up late
+        client.config_set("bind", "127.0.0.1")
+        client.config_set("port", port)
+        assert save(store, new_cache(1, [b"a"]))
+        assert store.load("t", "s", "f") is not None
+
+
+def test_a_server_that_speaks_another_protocol_is_a_miss(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for _ in range(4):
+                connection, _ = listener.accept()
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        settings = Settings(data_dir=tmp_path, redis_url=f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
+        with open_kv_client(settings) as client:
+            store = KVStore(client, 1000)
+            assert store.load("t", "s", "f") is None
+            assert "hit" not in store.counts()
