@@ -6,7 +6,6 @@ Keys are stored after RoPE; `positions` are the true positions of their tokens, 
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 GROWTH = 1.5
@@ -42,17 +41,25 @@ class LayerEntries:
 
 
 class LayerBuffer:
-    """Room for the entries of one layer. Grows by half when it is full; `reserve` makes room once instead."""
+    """Room for the entries of one layer. Grows by half when it is full; `reserve` makes room once instead.
+
+    An entry that was written is never written again: views of it stay as they are whatever is appended or dropped.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
         self._room: LayerEntries | None = None
+        self._begin = self._end = 0
         self._reserved = 0
+
+    @property
+    def count(self) -> int:
+        """Entries held per KV head."""
+        return self._end - self._begin
 
     @property
     def entries(self) -> LayerEntries | None:
         """A view of what is held; None before the first append."""
-        return self._room.slice(0, self.count) if self._room is not None else None
+        return self._room.slice(self._begin, self._end) if self._room is not None else None
 
     @property
     def nbytes(self) -> int:
@@ -61,41 +68,39 @@ class LayerBuffer:
 
     def append(self, new: LayerEntries) -> LayerEntries:
         """Copy `new` behind what is held; a view of everything."""
-        room = self._make_room(new, self.count + new.count)
+        room = self._make_room(new)
         for buffer, part in zip(_tensors(room), _tensors(new), strict=True):
-            buffer[:, self.count : self.count + new.count] = part
-        self.count += new.count
-        return room.slice(0, self.count)
+            buffer[:, self._end : self._end + new.count] = part
+        self._end += new.count
+        return room.slice(self._begin, self._end)
 
-    def reserve(self, total: int) -> None:
-        """The next append makes room for `total` entries at once."""
-        self._reserved = total
+    def reserve(self, tokens: int) -> None:
+        """The next append makes room for `tokens` entries behind those held now."""
+        self._reserved = self.count + tokens
 
     def drop_first(self, count: int) -> None:
         """Forget the first `count` entries."""
-        if count > 0 and self._room is not None:
-            kept = self._room.slice(count, self.count)
-            for buffer, part in zip(_tensors(self._room), _tensors(kept), strict=True):
-                buffer[:, : kept.count] = part.clone()
-            self.count = kept.count
+        self._begin += min(max(count, 0), self.count)
 
-    def _make_room(self, like: LayerEntries, total: int) -> LayerEntries:
-        if self._room is None or self._room.count < total:
-            self._resize(like, max(total, self._reserved, int(self.count * GROWTH)))
-        assert self._room is not None
+    def _make_room(self, new: LayerEntries) -> LayerEntries:
+        held, needed = self.entries, self.count + new.count
+        if self._room is None or self._begin + max(needed, self._reserved) > self._room.count:
+            capacity = max(needed, self._reserved, int(self.count * GROWTH))
+            self._room = _empty(new, capacity)
+            if held is not None:
+                for buffer, part in zip(_tensors(self._room), _tensors(held), strict=True):
+                    buffer[:, : held.count] = part
+            self._begin, self._end = 0, 0 if held is None else held.count
         return self._room
 
-    def _resize(self, like: LayerEntries, capacity: int) -> None:
-        held = self.entries
-        heads = like.positions.shape[0]
-        self._room = LayerEntries(
-            like.keys.new_empty(heads, capacity, like.keys.shape[-1]),
-            like.values.new_empty(heads, capacity, like.values.shape[-1]),
-            torch.empty(heads, capacity, dtype=torch.int32, device=like.keys.device),
-        )
-        if held is not None:
-            for buffer, part in zip(_tensors(self._room), _tensors(held), strict=True):
-                buffer[:, : self.count] = part
+
+def _empty(like: LayerEntries, capacity: int) -> LayerEntries:
+    heads = like.keys.shape[0]
+    return LayerEntries(
+        like.keys.new_empty(heads, capacity, like.keys.shape[-1]),
+        like.values.new_empty(heads, capacity, like.values.shape[-1]),
+        like.positions.new_empty(heads, capacity),
+    )
 
 
 def _tensors(entries: LayerEntries) -> tuple[Tensor, Tensor, Tensor]:

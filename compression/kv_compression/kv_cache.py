@@ -6,8 +6,10 @@ import torch
 from transformers import PretrainedConfig
 
 from kv_compression.cache import LayerEntries
-from kv_compression.policies.base import Observation, Policy
-from kv_compression.segment import Segment
+from kv_compression.errors import SegmentError
+from kv_compression.observation import Observation
+from kv_compression.policies.base import Policy
+from kv_compression.segment import Segment, check_sequence
 from kv_compression.transformers_adapter import EntryCache, sliding_windows
 
 
@@ -39,31 +41,39 @@ class KVCache(EntryCache):
         """Make room for `tokens` more at the next append, so that those behind it move nothing."""
         for layer in self.layers:
             if layer.sliding_window is None:
-                layer.buffer.reserve(layer.buffer.count + tokens)
+                layer.buffer.reserve(tokens)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def select(self, policy: Policy, observation: Observation, *, room: int = 0) -> "KVCache":
         """A new cache with what the policy keeps and room for `room` more tokens; this one is untouched.
 
-        Layers with a sliding window are copied as they are.
+        `observation` is of the prefill that ran last on this cache; ValueError when tokens came after it, or when it
+        saw fewer of them than the policy asks for. Layers with a sliding window are copied as they are.
         """
+        if observation.length != self.length:
+            raise ValueError("the observation is of another cache, or tokens were added since")
+        if observation.window < min(policy.window, observation.tokens):
+            raise ValueError(f"the policy's window is {policy.window}, the prefill's was {observation.window}")
         chosen = KVCache(self.config, device=self.device, dtype=self.dtype)
         for index, (source, target) in enumerate(zip(self.layers, chosen.layers, strict=True)):
             held = source.buffer.entries
-            if held is not None:
-                indices = None if source.sliding_window else policy.choose(held, observation.of(index))
-                kept = held if indices is None else held.take(indices)
-                target.buffer.reserve(kept.count + room)
-                target.buffer.append(kept)
+            assert held is not None
+            indices = None if source.sliding_window else policy.choose(held, observation.of(index))
+            kept = held if indices is None else held.take(indices)
+            target.buffer.reserve(kept.count + room)
+            target.buffer.append(kept)
             target.length = source.length
         return chosen
 
     def segment(self, start: int, stop: int | None = None) -> Segment:
         """The entries of the positions from `start` to `stop` (default: all), on the CPU.
 
-        Raises ValueError when the heads of a layer do not hold equally many of them.
+        On a CPU cache they are views, which later tokens do not change. Raises SegmentError when the range is not
+        within the sequence, or when the heads of a layer do not hold equally many of its entries.
         """
         stop = self.length if stop is None else stop
+        if not 0 <= start <= stop <= self.length:
+            raise SegmentError(f"the tokens from {start} to {stop} are not within the sequence's {self.length}")
         return Segment(start, stop, [_between(layer.buffer.entries, start, stop) for layer in self.layers])
 
     @classmethod
@@ -76,13 +86,17 @@ class KVCache(EntryCache):
         dtype: torch.dtype,
         room: int = 0,
     ) -> "KVCache":
-        """The cache that the segments were taken from, in their order, with room for `room` more tokens."""
+        """The cache that the segments were taken from, in their order, with room for `room` more tokens.
+
+        Raises SegmentError when they do not make one sequence of this model, from its first token on.
+        """
         cache = cls(config, device=device, dtype=dtype)
+        check_sequence(segments, [layer.sliding_window for layer in cache.layers])
         for index, layer in enumerate(cache.layers):
             pieces = [segment.layers[index] for segment in segments]
-            layer.buffer.reserve(sum(piece.count for piece in pieces) + room)
+            layer.buffer.reserve(sum(piece.count for piece in pieces) + room * (layer.sliding_window is None))
             for piece in pieces:
-                layer.buffer.append(_moved(piece, cache.device))
+                layer.buffer.append(_moved(piece, cache.device, dtype))
             if layer.sliding_window is not None:
                 layer.buffer.drop_first(layer.buffer.count - layer.sliding_window + 1)
             layer.length = segments[-1].stop
@@ -91,13 +105,13 @@ class KVCache(EntryCache):
 
 def _between(held: LayerEntries | None, start: int, stop: int) -> LayerEntries:
     if held is None:
-        raise ValueError("the cache is empty")
+        raise SegmentError("the cache is empty")
     first = (held.positions < start).sum(dim=1)
     last = (held.positions < stop).sum(dim=1)
     if bool((first != first[0]).any()) or bool((last != last[0]).any()):
-        raise ValueError(f"the heads hold different numbers of the entries from {start} to {stop}")
-    return _moved(held.slice(int(first[0]), int(last[0])), torch.device("cpu"))
+        raise SegmentError(f"the heads hold different numbers of the entries from {start} to {stop}")
+    return _moved(held.slice(int(first[0]), int(last[0])), torch.device("cpu"), held.keys.dtype)
 
 
-def _moved(entries: LayerEntries, device: torch.device) -> LayerEntries:
-    return LayerEntries(entries.keys.to(device), entries.values.to(device), entries.positions.to(device))
+def _moved(entries: LayerEntries, device: torch.device, dtype: torch.dtype) -> LayerEntries:
+    return LayerEntries(entries.keys.to(device, dtype), entries.values.to(device, dtype), entries.positions.to(device))

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from kv_compression.kv_cache import KVCache
-from kv_compression.policies.base import Observation
-from kv_compression.transformers_adapter import QueryRecorder, recording
+from kv_compression.observation import Observation
+from kv_compression.transformers_adapter import QueryRecorder, forward, recording
 
 
 class Prefill:
@@ -22,18 +21,25 @@ class Prefill:
     ) -> None:
         if not token_ids:
             raise ValueError("there is no token to prefill")
+        if chunk < 1 or window < 1:
+            raise ValueError(f"chunk ({chunk}) and window ({window}) must be at least 1")
         self._model = model
         self._cache = cache
         self._pending = list(token_ids)
         self._chunk = chunk
         self._recorder = QueryRecorder(window)
+        self._tokens = len(token_ids)
+        self._length = cache.length
         self._logits: Tensor | None = None
 
     def step(self) -> bool:
-        """Run one chunk; True when nothing is left."""
+        """Run one chunk; True when nothing is left. RuntimeError when that was so before."""
+        if not self._pending:
+            raise RuntimeError("the prefill is finished")
         chunk, self._pending = self._pending[: self._chunk], self._pending[self._chunk :]
         with recording(self._recorder):
-            self._logits = _forward(self._model, self._cache, chunk)
+            self._logits = forward(self._model, self._cache, chunk)
+        self._length = self._cache.length
         return not self._pending
 
     @property
@@ -46,18 +52,11 @@ class Prefill:
     @property
     def observation(self) -> Observation:
         """The queries of the last tokens, as many as the window has or as were prefilled."""
-        return Observation(self._recorder.queries, self._recorder.scaling)
+        if self._pending:
+            raise RuntimeError("the prefill is not finished")
+        return Observation(self._recorder.layers, self._recorder.window, self._tokens, self._length)
 
 
 def decode_step(model: PreTrainedModel, cache: KVCache, token_id: int) -> Tensor:
     """Append one token; the logits of the next [vocab], float32."""
-    return _forward(model, cache, [token_id])
-
-
-@torch.inference_mode()
-def _forward(model: PreTrainedModel, cache: KVCache, token_ids: Sequence[int]) -> Tensor:
-    input_ids = torch.tensor([token_ids], device=model.device)
-    positions = torch.arange(cache.length, cache.length + len(token_ids), device=model.device)
-    output = model(input_ids=input_ids, position_ids=positions[None], cache=cache, use_cache=True, logits_to_keep=1)
-    logits: Tensor = output.logits[0, -1].float()
-    return logits
+    return forward(model, cache, [token_id])

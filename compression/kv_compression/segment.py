@@ -27,7 +27,7 @@ class Segment:
 
 
 def check_sequence(segments: Sequence[Segment], sliding_windows: Sequence[int | None]) -> None:
-    """Raise SegmentError unless the segments make one sequence, from its first token on, of a model with such layers."""
+    """Raise SegmentError unless the segments make one sequence, from its first token on, for a model of such layers."""
     if not segments or segments[0].start != 0:
         raise SegmentError("the first segment does not begin with the sequence")
     for before, after in zip(segments, segments[1:], strict=False):

@@ -1,45 +1,44 @@
 """The only file that touches the inside of transformers: its attention interface and its cache classes.
 
-A model that was `attach`ed computes attention with `_attention`. The mask is built from the shapes of the layer's own keys,
-so layers may hold different numbers of entries. Nothing is kept on modules: the queries that a policy wants to see reach
-their `QueryRecorder` through a context variable, so sessions can take turns on one model.
+A model that was `attach`ed computes attention with `_attention`. The mask is built from the shapes of the layer's own
+keys, so layers may hold different numbers of entries. Nothing is kept on modules: the queries that a policy wants to
+see reach their `QueryRecorder` through a context variable, so sessions can take turns on one model.
 """
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
+from kv_compression.attention import attend, causal_mask
 from kv_compression.cache import LayerBuffer, LayerEntries
 from kv_compression.errors import UnsupportedModelError
+from kv_compression.observation import LayerObservation
 
 NAME = "kv_compression"
 
 
 class QueryRecorder:
-    """The last `window` queries of every layer: `queries[layer]` is [query_heads, window or fewer, head_dim]."""
+    """Keeps the last `window` queries of every layer, whichever chunks they come in."""
 
     def __init__(self, window: int) -> None:
         self.window = window
-        self.queries: dict[int, Tensor] = {}
-        self.scaling: dict[int, float] = {}
+        self.layers: dict[int, LayerObservation] = {}
 
-    def record(self, layer: int, query: Tensor, scaling: float) -> None:
+    def record(self, layer: int, query: Tensor, scaling: float, softcap: float | None) -> None:
         """`query` [1, query_heads, tokens, head_dim] after RoPE."""
         new = query[0, :, -self.window :]
-        if layer in self.queries and new.shape[1] < self.window:
-            new = torch.cat([self.queries[layer], new], dim=1)[:, -self.window :]
-        self.queries[layer] = new.clone()  # the chunk's queries are freed
-        self.scaling[layer] = scaling
+        if layer in self.layers and new.shape[1] < self.window:
+            new = torch.cat([self.layers[layer].queries, new], dim=1)[:, -self.window :]
+        self.layers[layer] = LayerObservation(new.clone(), scaling, softcap)  # a copy: the chunk's queries are freed
 
 
 _recorder: ContextVar[QueryRecorder | None] = ContextVar("recorder", default=None)
@@ -58,13 +57,16 @@ def recording(recorder: QueryRecorder) -> Iterator[None]:
 class EntryLayer(CacheLayerMixin):
     """One layer of a cache for one sequence. `sliding_window` is None for a layer with full attention."""
 
-    is_sliding = False
-
     def __init__(self, sliding_window: int | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sliding_window = sliding_window
         self.buffer = LayerBuffer()
         self.length = 0
+
+    @property
+    def is_sliding(self) -> bool:
+        """Whether transformers is to plan a sliding mask."""
+        return self.sliding_window is not None
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: the buffer takes its shape from what is appended."""
@@ -87,8 +89,8 @@ class EntryLayer(CacheLayerMixin):
         return self.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Not used: `_attention` builds its masks itself."""
-        return self.buffer.count + query_length, 0
+        """The number of keys, and the position of the first if no gaps were between them and the next token."""
+        return self.buffer.count + query_length, self.length - self.buffer.count
 
     def get_max_length(self) -> int:
         """No limit."""
@@ -98,34 +100,72 @@ class EntryLayer(CacheLayerMixin):
 class EntryCache(Cache):
     """The layers of one sequence, as transformers wants them."""
 
-    layers: list[EntryLayer]
+    layers: list[EntryLayer]  # type: ignore[assignment]
 
     def __init__(self, sliding_windows: Sequence[int | None]) -> None:
         super().__init__(layers=[EntryLayer(window) for window in sliding_windows])
 
 
 def attach(model: PreTrainedModel) -> None:
-    """Route the model's attention through this library. Raises UnsupportedModelError."""
-    sliding_windows(model.config)
-    if not getattr(model, "_supports_attention_backend", False):
-        raise UnsupportedModelError(model.config.model_type, "it does not use transformers' attention interface")
+    """Route the model's attention through this library, and run one token to see that all layers follow.
+
+    Raises UnsupportedModelError, and then leaves the model as it was.
+    """
+    _check_class(model)
+    before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
+    try:
+        _check_run(model)
+    except UnsupportedModelError:
+        model.set_attn_implementation(before)
+        raise
 
 
 def sliding_windows(config: PretrainedConfig) -> list[int | None]:
     """The sliding window of every layer in tokens, None where attention is full. Raises UnsupportedModelError."""
-    text = config.get_text_config()
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(config.model_type, "it is an encoder-decoder")
+    text = config.get_text_config(decoder=True)
     if getattr(text, "kv_lora_rank", None) is not None:
         raise UnsupportedModelError(text.model_type, "it caches latent attention states (MLA), not keys and values")
-    if getattr(text, "attn_logit_softcapping", None) is not None:
-        raise UnsupportedModelError(text.model_type, "its attention logits are soft-capped")
     return [_sliding_window(layer, text.model_type) for layer in DynamicCache(config=text).layers]
 
 
+@torch.no_grad()
+def forward(model: PreTrainedModel, cache: EntryCache, token_ids: Sequence[int]) -> Tensor:
+    """Append tokens to the cache, at their true positions; the logits after the last one [vocab], float32."""
+    start = cache.layers[0].length
+    input_ids = torch.tensor([token_ids], device=model.device)
+    positions = torch.arange(start, start + len(token_ids), device=model.device)
+    output = model(input_ids=input_ids, position_ids=positions[None], cache=cache, use_cache=True, logits_to_keep=1)
+    logits: Tensor = output.logits[0, -1].float()
+    return logits
+
+
+def _check_class(model: PreTrainedModel) -> None:
+    kind = model.config.model_type
+    sliding_windows(model.config)
+    if not model._can_set_attn_implementation():
+        raise UnsupportedModelError(kind, "it does not use transformers' attention interface")
+    accepted = inspect.signature(model.forward).parameters
+    missing = [name for name in ("input_ids", "position_ids", "cache", "logits_to_keep") if name not in accepted]
+    if missing:
+        raise UnsupportedModelError(kind, f"its forward does not take {', '.join(missing)}")
+
+
+def _check_run(model: PreTrainedModel) -> None:
+    cache, recorder = EntryCache(sliding_windows(model.config)), QueryRecorder(window=1)
+    with recording(recorder):
+        forward(model, cache, [0])
+    bypassed = [i for i, layer in enumerate(cache.layers) if layer.length != 1 or i not in recorder.layers]
+    if bypassed:
+        raise UnsupportedModelError(model.config.model_type, f"the layers {bypassed} do not use cache and attention")
+
+
 def _sliding_window(layer: object, model_type: str) -> int | None:
-    if isinstance(layer, DynamicSlidingWindowLayer):
+    if type(layer) is DynamicSlidingWindowLayer:
         return int(layer.sliding_window)
-    if isinstance(layer, DynamicLayer):
+    if type(layer) is DynamicLayer:
         return None
     raise UnsupportedModelError(model_type, f"a layer keeps its state in {type(layer).__name__}")
 
@@ -137,44 +177,42 @@ def _attention(
     value: Tensor,  # [batch, kv_heads, entries, value_dim]
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    if kwargs.get("s_aux") is not None or kwargs.get("softcap") is not None:
-        raise UnsupportedModelError(type(module).__name__, "its attention has sinks or soft caps")
+    unknown = [name for name in ("s_aux", "sinks", "position_bias") if kwargs.get(name) is not None]
+    if unknown:
+        raise UnsupportedModelError(type(module).__name__, f"its attention takes {', '.join(unknown)}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     recorder = _recorder.get()
     if recorder is not None:
-        recorder.record(int(module.layer_idx), query, scale)  # type: ignore[arg-type]
+        recorder.record(int(module.layer_idx), query, scale, softcap)  # type: ignore[arg-type]
     tokens, entries = query.shape[2], key.shape[2]
-    causal = tokens == entries and sliding_window is None
-    mask = None if tokens == 1 or causal else _mask(tokens, entries, sliding_window, query.device)
-    output = scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        dropout_p=dropout,
-        is_causal=causal and tokens > 1,
-        scale=scale,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return output.transpose(1, 2).contiguous(), None
+    window = None if sliding_window is None or entries <= sliding_window else sliding_window
+    causal = window is None and tokens == entries > 1
+    seen_by_all = causal or (tokens == 1 and window is None)
+    mask = None if seen_by_all else causal_mask(tokens, entries, window, query.dtype, query.device)
+    return attend(query, key, value, mask, causal, scale, softcap).transpose(1, 2).contiguous(), None
 
 
-@lru_cache(maxsize=8)
-def _mask(tokens: int, entries: int, sliding_window: int | None, device: torch.device) -> Tensor:
-    """[tokens, entries], True where a token may look: at all that came before, as far back as its window reaches."""
-    distance = torch.arange(entries - tokens, entries, device=device)[:, None] - torch.arange(entries, device=device)
-    seen = distance >= 0
-    return seen if sliding_window is None else seen & (distance < sliding_window)
-
-
-def _no_mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> None:
-    """`_attention` makes its own masks; what it cannot express must not pass in silence."""
+def _no_mask(
+    *args: Any,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    **kwargs: Any,
+) -> None:
+    """`_attention` makes its own masks; what these cannot express must not pass in silence."""
+    if q_offset + q_length != kv_offset + kv_length:
+        raise ValueError("static caches are not supported: their last key is not the last token's")
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("padded batches are not supported: run one sequence at a time")
+    if use_vmap:
+        raise ValueError("attention masks that the model adds to the causal one are not supported")
 
 
 AttentionInterface.register(NAME, _attention)

@@ -1,8 +1,10 @@
-"""The policies, one file each."""
+"""The policies, one file each. `POLICIES` finds them by the name that settings and tables use."""
 
-from kv_compression.policies.base import LayerObservation, Observation, Policy
+from kv_compression.policies.base import Policy
 from kv_compression.policies.full import Full
 from kv_compression.policies.snapkv import SnapKV
 from kv_compression.policies.streaming_llm import StreamingLLM
 
-__all__ = ["Full", "LayerObservation", "Observation", "Policy", "SnapKV", "StreamingLLM"]
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Full, SnapKV, StreamingLLM)}
+
+__all__ = ["POLICIES", "Full", "Policy", "SnapKV", "StreamingLLM"]

@@ -1,66 +1,63 @@
 """SnapKV: the last tokens of the prompt vote for what the answer will look at."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool1d, max_pool1d
+from torch.nn.functional import avg_pool1d, max_pool1d, pad
 
 from kv_compression.cache import LayerEntries
-from kv_compression.policies.base import LayerObservation, Policy
+from kv_compression.observation import LayerObservation
+from kv_compression.policies.base import Policy
 
 
 @dataclass(frozen=True)
 class SnapKV(Policy):
-    """Li et al., SnapKV: LLM Knows What You are Looking for Before Generation, arXiv 2404.14469.
+    """Li et al., SnapKV: LLM Knows What You are Looking for Before Generation, https://arxiv.org/abs/2404.14469.
 
-    budget: positions kept per KV head, the window included. window: tokens that vote; a shorter prompt votes with what it
-    has. kernel: width of the pooling that keeps neighbours together, in positions, odd. pooling: `avg` or `max`.
-    Query heads vote one by one, their pooled votes are averaged over the group: one choice per KV head.
+    budget: positions kept per KV head, the window included. window: tokens that vote and always stay; a shorter prompt
+    votes with what it has. kernel: width of the pooling that keeps neighbours together, in positions, odd. pooling:
+    `avg` or `max`. Query heads vote one by one, their pooled votes are averaged over the group: one choice per KV head.
     """
 
+    name: ClassVar[str] = "snapkv"
     budget: int
     window: int = 32
     kernel: int = 15
     pooling: Literal["avg", "max"] = "avg"
 
     def __post_init__(self) -> None:
-        if self.window >= self.budget:
+        if not 1 <= self.window < self.budget:
             raise ValueError(f"the budget ({self.budget}) must be larger than the window ({self.window})")
-        if self.kernel % 2 == 0:
-            raise ValueError(f"the kernel ({self.kernel}) must be odd")
-
-    def kept(self, entries: LayerEntries) -> int:
-        """The budget."""
-        return self.budget
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise ValueError(f"the kernel ({self.kernel}) must be odd and at least 1")
+        if self.pooling not in ("avg", "max"):
+            raise ValueError(f"the pooling ({self.pooling!r}) must be 'avg' or 'max'")
 
     def score(self, entries: LayerEntries, observation: LayerObservation) -> Tensor:
-        """Pooled attention of the window's queries; the window itself must stay."""
-        window = min(self.window, observation.window)
-        votes = _votes(entries, observation.queries[:, -window:], observation.scaling)
-        before = entries.count - window
-        pooled = self._pool(votes[:, :before])
-        score = pooled.reshape(entries.keys.shape[0], -1, before).mean(dim=1)
-        return torch.cat([score, score.new_full((score.shape[0], window), torch.inf)], dim=-1)
+        """Mean pooled attention of the window's queries, float32. One KV head at a time, to bound the memory."""
+        seen = observation.last(self.window)
+        groups = seen.queries.reshape(
+            entries.keys.shape[0], -1, *seen.queries.shape[1:]
+        )  # [kv_heads, group, window, head_dim]
+        return torch.stack([self._vote(*head, seen) for head in zip(groups, entries.keys, strict=True)])
 
-    def _pool(self, votes: Tensor) -> Tensor:
-        padding = self.kernel // 2
-        if self.pooling == "max":
-            return max_pool1d(votes, self.kernel, stride=1, padding=padding)
-        return avg_pool1d(votes, self.kernel, stride=1, padding=padding)
+    def _vote(self, queries: Tensor, keys: Tensor, seen: LayerObservation) -> Tensor:
+        """[entries], from a group's queries [group, window, head_dim] and its KV head's keys [entries, head_dim]."""
+        weights = _attention_weights(queries.float(), keys.float(), seen)
+        votes = pad(weights.mean(dim=1)[:, : -seen.window], (0, seen.window))  # the window does not vote for itself
+        pool = avg_pool1d if self.pooling == "avg" else max_pool1d
+        pooled: Tensor = pool(votes, self.kernel, stride=1, padding=self.kernel // 2)
+        return pooled.mean(dim=0)
 
 
-def _votes(entries: LayerEntries, queries: Tensor, scaling: float) -> Tensor:
-    """Attention that each entry gets from the queries [query_heads, window, head_dim], summed: [query_heads, entries].
-
-    The queries belong to the last entries, one each: a query sees nothing behind its own entry.
-    """
-    kv_heads, count, head_dim = entries.keys.shape
-    window = queries.shape[1]
-    grouped = queries.reshape(kv_heads, -1, head_dim).float()  # [kv_heads, group * window, head_dim]
-    logits = (grouped @ entries.keys.float().transpose(1, 2)) * scaling
-    logits = logits.view(kv_heads, -1, window, count)
+def _attention_weights(queries: Tensor, keys: Tensor, seen: LayerObservation) -> Tensor:
+    """[group, window, entries]. The queries belong to the last entries, one each, and see nothing behind their own."""
+    logits = (queries @ keys.T) * seen.scaling
+    if seen.softcap is not None:
+        logits = (logits / seen.softcap).tanh() * seen.softcap
+    window = seen.window
     ahead = torch.ones(window, window, dtype=torch.bool, device=logits.device).triu(1)
-    logits[..., count - window :].masked_fill_(ahead, -torch.inf)
-    return logits.softmax(dim=-1).sum(dim=2).view(-1, count)
+    logits[..., keys.shape[0] - window :].masked_fill_(ahead, -torch.inf)
+    return logits.softmax(dim=-1)

@@ -1,32 +1,31 @@
 """StreamingLLM: the first tokens and the last ones."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from kv_compression.cache import LayerEntries
-from kv_compression.policies.base import LayerObservation, Policy
+from kv_compression.observation import LayerObservation
+from kv_compression.policies.base import Policy
 
 
 @dataclass(frozen=True)
 class StreamingLLM(Policy):
-    """Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453.
+    """Xiao et al., Efficient Streaming Language Models with Attention Sinks, https://arxiv.org/abs/2309.17453.
 
-    budget: positions kept per KV head, the sinks included. sinks: first positions that always stay.
+    budget: positions kept per KV head, the sinks included. sinks: first entries that always stay. The paper numbers the
+    kept positions anew; here they keep their true ones, as with every policy.
     """
 
+    name: ClassVar[str] = "streaming_llm"
     budget: int
     sinks: int = 4
 
     def __post_init__(self) -> None:
-        if self.sinks >= self.budget:
+        if not 0 <= self.sinks < self.budget:
             raise ValueError(f"the budget ({self.budget}) must be larger than the number of sinks ({self.sinks})")
 
-    def kept(self, entries: LayerEntries) -> int:
-        """The budget."""
-        return self.budget
-
     def score(self, entries: LayerEntries, observation: LayerObservation) -> Tensor:
-        """The later the better; the sinks must stay."""
-        return entries.positions.float().masked_fill(entries.positions < self.sinks, torch.inf)
+        """The later the better."""
+        return entries.positions.float()

@@ -1,0 +1,58 @@
+"""Attention of new tokens to a layer's entries. A KV head is never repeated in memory for its query heads."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@lru_cache(maxsize=2)  # the layers with and those without a sliding window share one each, pass by pass
+def causal_mask(tokens: int, entries: int, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[tokens, entries], 0 where a token looks and -inf elsewhere. The new tokens are the last entries.
+
+    A token looks at all that came before it and at itself; with a `window`, at so many entries in all.
+    """
+    distance = torch.arange(entries - tokens, entries, device=device)[:, None] - torch.arange(entries, device=device)
+    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+    return torch.zeros(tokens, entries, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float, softcap: float | None
+) -> Tensor:
+    """[batch, query_heads, tokens, value_dim].
+
+    query [batch, query_heads, tokens, head_dim], key and value [batch, kv_heads, entries, dim], mask [tokens, entries].
+    `causal` (without a mask): as many entries as tokens, and the causal mask.
+    """
+    if softcap is not None:
+        if causal:
+            mask = causal_mask(query.shape[2], key.shape[2], None, query.dtype, query.device)
+        return _softcapped(query, key, value, mask, scale, softcap)
+    if mask is None or query.device.type == "cpu":
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=True
+        )
+    return attend_packed(query, key, value, mask, scale)
+
+
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """`attend` with a group's query heads as rows of one head: CUDA's fused kernels take no mask with grouped heads."""
+    batch, query_heads, tokens, head_dim = query.shape
+    group = query_heads // key.shape[1]
+    rows = query.reshape(batch, -1, group * tokens, head_dim)  # [batch, kv_heads, group * tokens, head_dim]
+    output = scaled_dot_product_attention(rows, key, value, attn_mask=mask.repeat(group, 1), scale=scale)
+    return output.reshape(batch, query_heads, tokens, -1)
+
+
+def _softcapped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
+    """No fused kernel caps its logits: written out, with the logits of one call in memory."""
+    batch, _, tokens, head_dim = query.shape
+    grouped = query.reshape(batch, key.shape[1], -1, tokens, head_dim)  # [batch, kv_heads, group, tokens, head_dim]
+    logits = (grouped @ key[:, :, None].transpose(3, 4)) * (scale / softcap)
+    logits = logits.tanh() * softcap
+    if mask is not None:
+        logits = logits + mask
+    weights = logits.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
+    return (weights @ value[:, :, None]).flatten(1, 2)
