@@ -1,7 +1,7 @@
 """An answer and its passages to citations: which sentence of the answer rests on which sentence of which passage. Pure.
 
-A sentence of the answer is cited when the words that carry it (weighted by how rare they are among the passages' sentences)
-stand in one sentence of a passage. Nothing depends on the model writing markers.
+A sentence of the answer is cited when the words that carry it (weighted by how rare they are among the passages'
+sentences) stand in one sentence of a passage. Nothing depends on the model writing markers.
 """
 
 import math
@@ -19,75 +19,9 @@ _SENTENCE = re.compile(r"\S(?:(?!\n\s*\n).)*?(?:[.!?](?=\s|\Z)|[。！？]|(?=\n
 _WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _STOP = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "by",
-        "can",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "his",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "may",
-        "more",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "our",
-        "she",
-        "should",
-        "so",
-        "such",
-        "than",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "those",
-        "to",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "while",
-        "who",
-        "why",
-        "will",
-        "with",
-        "would",
-        "you",
-        "your",
-    ]
+    "a an and are as at be been by can do does for from had has have he her his how i if in into is it its may "
+    "more no not of on or our she should so such than that the their them then there these they this those to was "
+    "we were what when where which while who why will with would you your".split()
 )
 
 

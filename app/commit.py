@@ -1,7 +1,7 @@
 """The end of a turn: the chunks are written (nobody sees them yet), then the turn's row, then the manifest is flipped.
 
-A stop in between leaves a stored cache that is some turns behind its transcript: a valid prefix. Nothing that the store does
-can keep a turn from being committed.
+A stop in between leaves a stored cache that is some turns behind its transcript: a valid prefix. Nothing that the
+store does can keep a turn from being committed.
 """
 
 from collections.abc import Sequence

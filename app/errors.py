@@ -16,12 +16,10 @@ SnapragError
 ├── UnsafeAddressError           (start-up) an open service on a reachable address
 └── TurnCancelledError           (inside) the client went away; nobody is there to be told
 
-The errors of `retriever` and `kv_compression` have trees of their own; `STATUS` maps those that reach a client.
+Those of `retriever` have a tree of their own; `app/api/failures.py` maps the ones that reach a client.
 """
 
 from typing import ClassVar
-
-import retriever.errors as retriever_errors
 
 
 class SnapragError(Exception):
@@ -167,11 +165,3 @@ class TurnCancelledError(SnapragError):
 
     def __init__(self) -> None:
         super().__init__("The turn was stopped.")
-
-
-# errors of the other packages: error -> (status, type, code, param)
-STATUS: dict[type[Exception], tuple[int, str, str, str | None]] = {
-    retriever_errors.DocumentNotFoundError: (404, "not_found_error", "document_not_found", "document_id"),
-    retriever_errors.UnsupportedTypeError: (415, "invalid_request_error", "unsupported_type", "file"),
-    retriever_errors.InvalidDocumentError: (422, "invalid_request_error", "invalid_document", "file"),
-}

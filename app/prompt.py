@@ -1,8 +1,8 @@
 """Passages, history and question to a prompt: the tokens a turn adds to its session, with the span of every passage.
 
-Pure, apart from the tokenizer. The chat template frames the text; what people and documents wrote is encoded with special
-tokens switched off, so that a passage that contains `<|im_end|>` stays text. The rules and the passages come first and are
-byte-stable; the question comes last, where the observation window sees it.
+Pure, apart from the tokenizer. The chat template frames the text; what people and documents wrote is encoded with
+special tokens switched off, so that a passage that contains `<|im_end|>` stays text. The rules and the passages come
+first and are byte-stable; the question comes last, where the observation window sees it.
 """
 
 import itertools

@@ -50,8 +50,8 @@ class TurnRequest:
 
 
 class Turn:
-    """One turn of one caller. `run` yields its events; closing that generator, or setting `cancelled`, stops the work at
-    the next step and leaves the session at its last committed turn."""
+    """One turn of one caller. `run` yields its events; closing that generator, or setting `cancelled`, stops the work
+    at the next step and leaves the session at its last committed turn."""
 
     def __init__(self, services: Services, request: TurnRequest, cancelled: threading.Event) -> None:
         self._services = services

@@ -1,7 +1,7 @@
 """Documents from queued to ready, one after another, in a thread of its own.
 
-Nothing is half done: all that a document becomes is written in one transaction, so a kill at any moment leaves it queued or
-processing (then it is queued again at the next start) or ready.
+Nothing is half done: all that a document becomes is written in one transaction, so a kill at any moment leaves it
+queued or processing (then it is queued again at the next start) or ready.
 """
 
 import threading

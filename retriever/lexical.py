@@ -8,90 +8,10 @@ from sqlalchemy import Connection, text
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
 _WORD = re.compile(r"\w+")
 STOP_WORDS = frozenset(
-    [
-        "a",
-        "about",
-        "also",
-        "am",
-        "an",
-        "and",
-        "any",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "but",
-        "by",
-        "can",
-        "could",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "his",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "just",
-        "may",
-        "me",
-        "my",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "our",
-        "please",
-        "she",
-        "should",
-        "so",
-        "some",
-        "such",
-        "tell",
-        "than",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "those",
-        "to",
-        "us",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "while",
-        "who",
-        "whose",
-        "why",
-        "will",
-        "with",
-        "would",
-        "yes",
-        "you",
-        "your",
-    ]
+    "a about also am an and any are as at be been but by can could did do does for from had has have he her his "
+    "how i if in into is it its just may me my no not of on or our please she should so some such tell than that "
+    "the their them then there these they this those to us was we were what when where which while who whose why "
+    "will with would yes you your".split()
 )
 
 
@@ -116,7 +36,8 @@ def search(connection: Connection, tenant: str, collection: str, query: str, lim
         text(
             "SELECT f.rowid FROM passages_fts f JOIN passages p ON p.number = f.rowid "
             "JOIN documents d ON d.document_id = p.document_id "
-            "WHERE passages_fts MATCH :match AND d.tenant = :tenant AND d.collection = :collection AND d.status = 'ready' "
+            "WHERE passages_fts MATCH :match AND d.tenant = :tenant AND d.collection = :collection "
+            "AND d.status = 'ready' "
             "ORDER BY bm25(passages_fts), f.rowid LIMIT :limit"
         ),
         {"match": match, "tenant": tenant, "collection": collection, "limit": limit},

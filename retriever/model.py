@@ -44,7 +44,9 @@ class Hit:
 
 @dataclass(frozen=True)
 class Extracted:
-    """The text of a file. `pages`: [start, end) of every page in `text`, in characters; one page where a format has none."""
+    """The text of a file. `pages`: [start, end) of every page in `text`, in characters; one page where a format has
+    none.
+    """
 
     text: str
     pages: list[tuple[int, int]]

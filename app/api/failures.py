@@ -9,10 +9,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.errors import STATUS, SnapragError, UploadTooLargeError
+from app.errors import SnapragError, UploadTooLargeError
+from retriever import DocumentNotFoundError, InvalidDocumentError, UnsupportedTypeError
 
 log = structlog.get_logger()
 
+# errors of the other packages: error -> (status, type, code, param)
+STATUS: dict[type[Exception], tuple[int, str, str, str | None]] = {
+    DocumentNotFoundError: (404, "not_found_error", "document_not_found", "document_id"),
+    UnsupportedTypeError: (415, "invalid_request_error", "unsupported_type", "file"),
+    InvalidDocumentError: (422, "invalid_request_error", "invalid_document", "file"),
+}
 # what the framework itself refuses: status -> (type, code)
 _HTTP = {
     404: ("not_found_error", "not_found"),

@@ -30,8 +30,9 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a generation. `segment` is what later turns need, on the CPU, None when nobody asked for it; `replaces`
-    says that it stands for the whole sequence and not only for what this turn added. Times in milliseconds."""
+    """The end of a generation. `segment` is what later turns need, on the CPU, None when nobody asked for it;
+    `replaces` says that it stands for the whole sequence and not only for what this turn added. Times in
+    milliseconds."""
 
     reason: str
     cached_tokens: int

@@ -8,6 +8,7 @@ visible if the generation is still the expected one. A cache is an accelerator: 
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 DEADLINE_S = 10.0
+WORKERS = 8
 COOL_DOWN_S = 5.0
 
 
@@ -68,7 +70,9 @@ class KVStore:
         self._publish = client.register_script(PUBLISH)
         self._drop = client.register_script(DROP)
         self._undropped: set[str] = set()
+        self._cuts = 0
         self._lock = threading.Lock()
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="snaprag-kv")
 
     def counts(self, operation: str = "load") -> dict[str, int]:
         """Calls of `load`, `stage`, `publish` or `drop` by outcome; a load that returned something is a `hit`."""
@@ -126,9 +130,8 @@ class KVStore:
         problem: Exception | None = None
         result: T | None = None
         try:
-            self._make_up_drops()
-            outcome, result = work(Deadline(self._deadline_s))
-        except (redis.TimeoutError, DeadlineError) as error:
+            outcome, result = self._in_time(work)
+        except (redis.TimeoutError, TimeoutError, DeadlineError) as error:
             outcome, problem = "timeout", error
         except (redis.ConnectionError, OSError) as error:
             outcome, problem = "unreachable", error
@@ -143,6 +146,34 @@ class KVStore:
             log.warning("kv_store_failed", operation=operation, session=prefix, outcome=outcome, error=kind, said=said)
         self._counters.add(operation, outcome)
         return result
+
+    def _in_time(self, work: Callable[[Deadline], tuple[str, T]]) -> tuple[str, T]:
+        """Run `work` in a worker and leave it when its time is over.
+
+        A socket's timeout bounds one read: a server that sends a byte now and then would hold the caller for ever.
+        Raises TimeoutError, and whatever `work` raises.
+        """
+
+        def run() -> tuple[str, T]:
+            cuts = self._cuts
+            try:
+                self._make_up_drops()
+                return work(deadline)
+            except (AttributeError, ValueError) as error:
+                # how the client fails in the middle of a read when another caller, whose time was over, closed it
+                if self._cuts == cuts:
+                    raise
+                raise redis.ConnectionError("closed by a call that was too late") from error
+
+        deadline = Deadline(self._deadline_s)
+        future = self._workers.submit(run)
+        try:
+            return future.result(self._deadline_s)
+        except TimeoutError:
+            if not future.cancel() and not future.done():
+                self._cuts += 1
+                self._client.connection_pool.disconnect(inuse_connections=True)
+            raise
 
     def _load(self, prefix: str, fingerprint: str, deadline: Deadline) -> tuple[str, StoredCache | None]:
         generation = ""

@@ -1,4 +1,6 @@
-"""Files to text. The type is decided by the name and by the content together: a wrong type behind a right name is refused."""
+"""Files to text. The type is decided by the name and by the content together: a wrong type behind a right name is
+refused.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
