@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import redis
+import torch
 from sqlalchemy import Engine
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from app.sessions import SessionRecords, TurnRecord, open_kv_client
 from app.settings import Settings
@@ -59,5 +61,20 @@ def make_turn() -> Callable[..., TurnRecord]:
             token_ids=list(token_ids),
             starts_over=starts_over,
         )
+
+    return make
+
+
+@pytest.fixture
+def tiny_model() -> Callable[..., PreTrainedModel]:
+    """Makes a random decoder of a model type, the same one every time, with weights large enough to attend sharply."""
+
+    def make(model_type: str = "llama", **changes: object) -> PreTrainedModel:
+        sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "head_dim": 8}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "eos_token_id": 2}
+        limits = {"max_position_embeddings": 256, "initializer_range": 0.3}
+        config = CONFIG_MAPPING[model_type](**{**sizes, **heads, **limits, **changes})
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config).eval()
 
     return make

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
@@ -128,7 +128,11 @@ def sliding_windows(config: PretrainedConfig) -> list[int | None]:
     text = config.get_text_config(decoder=True)
     if getattr(text, "kv_lora_rank", None) is not None:
         raise UnsupportedModelError(text.model_type, "it caches latent attention states (MLA), not keys and values")
-    return [_sliding_window(layer, text.model_type) for layer in DynamicCache(config=text).layers]
+    kinds, arguments = get_layer_types_and_kwargs(text)
+    for index, kind in enumerate(kinds):
+        if kind not in ("full_attention", "sliding_attention"):
+            raise UnsupportedModelError(text.model_type, f"layer {index} is of the type {kind!r}")
+    return [layer.get("sliding_window") for layer in arguments]
 
 
 @torch.no_grad()
@@ -160,14 +164,6 @@ def _check_run(model: PreTrainedModel) -> None:
     bypassed = [i for i, layer in enumerate(cache.layers) if layer.length != 1 or i not in recorder.layers]
     if bypassed:
         raise UnsupportedModelError(model.config.model_type, f"the layers {bypassed} do not use cache and attention")
-
-
-def _sliding_window(layer: object, model_type: str) -> int | None:
-    if type(layer) is DynamicSlidingWindowLayer:
-        return int(layer.sliding_window)
-    if type(layer) is DynamicLayer:
-        return None
-    raise UnsupportedModelError(model_type, f"a layer keeps its state in {type(layer).__name__}")
 
 
 def _attention(
