@@ -7,26 +7,21 @@ visible if the generation is still the expected one. A cache is an accelerator: 
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import redis
 import structlog
 
+from app.sessions.kv_attempts import Attempts, Deadline
 from app.sessions.kv_frame import FrameError, framed_size, session_prefix
 from app.sessions.kv_head import StoredCache, StoredHead, StoredSegment, head_fields
-from app.sessions.kv_health import CoolDown, Counters, Deadline, DeadlineError
 from app.sessions.kv_scripts import DROP, PUBLISH
 from app.sessions.kv_transfer import read_chunks, read_head, write_chunks
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
-
 DEADLINE_S = 10.0
-WORKERS = 8
 COOL_DOWN_S = 5.0
 
 
@@ -64,19 +59,15 @@ class KVStore:
     ) -> None:
         self._client = client
         self._ttl_s = ttl_s
-        self._deadline_s = deadline_s
-        self._cool_down = CoolDown(cool_down_s)
-        self._counters = Counters()
+        self._attempts = Attempts(client, deadline_s, cool_down_s)
         self._publish = client.register_script(PUBLISH)
         self._drop = client.register_script(DROP)
         self._undropped: set[str] = set()
-        self._cuts = 0
         self._lock = threading.Lock()
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="snaprag-kv")
 
     def counts(self, operation: str = "load") -> dict[str, int]:
         """Calls of `load`, `stage`, `publish` or `drop` by outcome; a load that returned something is a `hit`."""
-        return self._counters.of(operation)
+        return self._attempts.counts(operation)
 
     def load(self, tenant: str, session_id: str, fingerprint: str) -> StoredCache | None:
         """The session's cache, every chunk verified before any is returned, and its TTLs renewed.
@@ -85,7 +76,7 @@ class KVStore:
         when the server does not answer.
         """
         prefix = session_prefix(tenant, session_id)
-        return self._attempt("load", prefix, lambda deadline: self._load(prefix, fingerprint, deadline))
+        return self._attempts.run("load", prefix, lambda deadline: self._load(prefix, fingerprint, deadline))
 
     def stage(self, tenant: str, session_id: str, new: NewCache) -> Staged | None:
         """Write the new chunks; nobody sees them before `publish`, and they expire if that never comes.
@@ -101,89 +92,30 @@ class KVStore:
         head = StoredHead(new.generation, new.fingerprint, new.tokens, new.token_digest, (*new.kept, segment))
 
         def write(deadline: Deadline) -> tuple[str, Staged]:
+            self._make_up_drops()
             write_chunks(self._client, prefix, segment, new.chunks, self._ttl_s, deadline)
             return "stored", Staged(prefix, new.expected_generation, head)
 
-        return self._attempt("stage", prefix, write)
+        return self._attempts.run("stage", prefix, write)
 
     def publish(self, staged: Staged) -> bool:
         """Make staged chunks the session's cache and remove all others, in one step.
 
         False when another generation is stored than was expected, or a chunk is gone.
         """
-        return bool(self._attempt("publish", staged.prefix, lambda deadline: self._flip(staged)))
+        return bool(self._attempts.run("publish", staged.prefix, lambda deadline: self._flip(staged)))
 
     def drop(self, tenant: str, session_id: str) -> bool:
         """Remove all that is stored for the session. A drop that fails is made up for when the server is back."""
         prefix = session_prefix(tenant, session_id)
-        dropped = bool(self._attempt("drop", prefix, lambda deadline: self._remove(prefix)))
+        dropped = bool(self._attempts.run("drop", prefix, lambda deadline: self._remove(prefix)))
         if not dropped:
             with self._lock:
                 self._undropped.add(prefix)
         return dropped
 
-    def _attempt(self, operation: str, prefix: str, work: Callable[[Deadline], tuple[str, T]]) -> T | None:
-        """Run `work`, which returns its outcome and its result. None for whatever the server does wrong."""
-        if self._cool_down.active:
-            self._counters.add(operation, "cooling_down")
-            return None
-        problem: Exception | None = None
-        result: T | None = None
-        try:
-            outcome, result = self._in_time(work)
-        except (redis.TimeoutError, TimeoutError, DeadlineError) as error:
-            outcome, problem = "timeout", error
-        except (redis.ConnectionError, OSError) as error:
-            outcome, problem = "unreachable", error
-        except redis.RedisError as error:
-            outcome, problem = "refused", error
-        if outcome in ("timeout", "unreachable"):
-            self._cool_down.start()
-        if problem is not None:
-            # the client puts the command in front of the server's words: values have no place in a log
-            said = str(problem).rpartition("caused error: ")[2][:200]
-            kind = type(problem).__name__
-            log.warning("kv_store_failed", operation=operation, session=prefix, outcome=outcome, error=kind, said=said)
-        self._counters.add(operation, outcome)
-        return result
-
-    def _in_time(self, work: Callable[[Deadline], tuple[str, T]]) -> tuple[str, T]:
-        """Run `work` in a worker and leave it when its time is over.
-
-        A socket's timeout bounds one read: a server that sends a byte now and then would hold the caller for ever.
-        Raises TimeoutError, and whatever `work` raises.
-        """
-
-        def run() -> tuple[str, T]:
-            cuts = self._cuts
-            try:
-                self._make_up_drops()
-                return work(deadline)
-            except (AttributeError, ValueError) as error:
-                # how the client fails in the middle of a read when another caller, whose time was over, closed it
-                if self._cuts == cuts:
-                    raise
-                raise redis.ConnectionError("closed by a call that was too late") from error
-
-        deadline = Deadline(self._deadline_s)
-        future = self._workers.submit(run)
-        try:
-            return future.result(self._deadline_s)
-        except TimeoutError:
-            self._abandon(future)
-            raise
-
-    def _abandon(self, future: "Future[tuple[str, T]]") -> None:
-        """Close all connections, and again until the worker has ended: the client may have opened one anew."""
-        if future.cancel() or future.done():
-            return
-        self._cuts += 1
-        self._client.connection_pool.disconnect(inuse_connections=True)
-        again = threading.Timer(0.2, self._abandon, [future])
-        again.daemon = True
-        again.start()
-
     def _load(self, prefix: str, fingerprint: str, deadline: Deadline) -> tuple[str, StoredCache | None]:
+        self._make_up_drops()
         generation = ""
         try:
             head = read_head(self._client, prefix)
@@ -217,9 +149,9 @@ class KVStore:
         with self._lock:
             waiting, self._undropped = self._undropped, set()
         try:
-            while waiting:
-                self._remove(next(iter(waiting)))
-                waiting.pop()
+            for prefix in sorted(waiting):
+                self._remove(prefix)
+                waiting.remove(prefix)
         finally:
             with self._lock:
                 self._undropped |= waiting

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import redis
 
+from app.sessions.kv_attempts import Deadline
 from app.sessions.kv_frame import FrameError, pack_chunk, unpack_chunk
 from app.sessions.kv_head import FIELDS, HEAD_BYTES, StoredHead, StoredSegment, parse_head
-from app.sessions.kv_health import Deadline
 
 WINDOW = 4
 """Chunks in flight in one round trip: at most 16 MiB."""

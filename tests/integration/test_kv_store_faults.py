@@ -1,11 +1,13 @@
 """A server that stops, dies, fills up or is not there: bounded delays, no errors, and nothing wrong afterwards."""
 
+import contextlib
 import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,6 +164,40 @@ def test_the_deadline_bounds_an_operation_of_many_round_trips(client: redis.Redi
     assert hurried.counts() == {"timeout": 1}
 
 
+def test_a_server_that_sends_a_byte_now_and_then_is_left(tmp_path: Path) -> None:
+    connections: list[threading.Thread] = []
+
+    def drip(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while True:
+                connection.sendall(b"+")
+                time.sleep(0.02)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connections.append(threading.Thread(target=drip, args=[listener.accept()[0]], daemon=True))
+                connections[-1].start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        settings = Settings(data_dir=tmp_path, redis_url=f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
+        with open_kv_client(settings) as client, ThreadPoolExecutor(2) as pool:
+            store = KVStore(client, 1000, deadline_s=0.4)
+            started = time.monotonic()
+            loads = [pool.submit(store.load, "t", "s", "f")]
+            # this one is in the middle of a read when the first one's time is over
+            time.sleep(0.2)
+            loads.append(pool.submit(store.load, "t", "s", "f"))
+            assert [load.result() for load in loads] == [None, None]
+            assert time.monotonic() - started < 1.0
+            assert sum(store.counts().values()) == 2
+            for connection in connections:
+                connection.join(3)
+            assert not any(connection.is_alive() for connection in connections)
+            assert len(connections) >= 2
+
+
 def test_an_external_server_may_come_later(tmp_path: Path, client: redis.Redis) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -185,10 +221,11 @@ def test_a_server_that_speaks_another_protocol_is_a_miss(tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
-            for _ in range(4):
-                connection, _ = listener.accept()
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                connection.close()
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    connection.close()
 
         threading.Thread(target=answer, daemon=True).start()
         settings = Settings(data_dir=tmp_path, redis_url=f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
