@@ -78,9 +78,9 @@ class EntryLayer(CacheLayerMixin):
         tokens = key_states.shape[2]
         positions = torch.arange(self.length, self.length + tokens, dtype=torch.int32, device=key_states.device)
         new = LayerEntries(key_states[0], value_states[0], positions.expand(key_states.shape[1], -1))
-        if self.sliding_window is not None:
-            self.buffer.drop_first(self.buffer.count - self.sliding_window + 1)
         held = self.buffer.append(new)
+        if self.sliding_window is not None:  # the next token attends to so many entries and itself
+            self.buffer.drop_first(self.buffer.count - self.sliding_window + 1)
         self.length += tokens
         return held.keys[None], held.values[None]
 

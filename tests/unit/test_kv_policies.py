@@ -1,0 +1,100 @@
+"""Policies: SnapKV against the paper's formula written out, budgets, protection, and parameters that make no sense."""
+
+import pytest
+import torch
+
+from kv_compression import POLICIES, Full, LayerEntries, LayerObservation, Policy, SnapKV, StreamingLLM
+
+KV_HEADS, GROUP, ENTRIES, DIM = 2, 3, 120, 8
+
+
+def _layer(entries: int = ENTRIES, window: int = 8) -> tuple[LayerEntries, LayerObservation]:
+    torch.manual_seed(1)
+    keys = torch.randn(KV_HEADS, entries, DIM)
+    positions = torch.arange(entries, dtype=torch.int32).expand(KV_HEADS, -1)
+    queries = torch.randn(KV_HEADS * GROUP, window, DIM)
+    return LayerEntries(keys, torch.randn_like(keys), positions), LayerObservation(queries, DIM**-0.5)
+
+
+def _snapkv_written_out(entries: LayerEntries, seen: LayerObservation, policy: SnapKV) -> torch.Tensor:
+    """Scores of the positions before the window, with plain loops over heads, queries and positions."""
+    scores, before = [], entries.count - seen.window
+    for head in range(KV_HEADS):
+        votes = torch.zeros(GROUP, before)
+        for member in range(GROUP):
+            for at in range(seen.window):
+                visible = before + at + 1
+                logits = entries.keys[head, :visible] @ seen.queries[head * GROUP + member, at] * seen.scaling
+                votes[member] += logits.softmax(0)[:before] / seen.window
+        pooled, half = torch.zeros(before), policy.kernel // 2
+        for position in range(before):
+            near = votes[:, max(0, position - half) : position + half + 1]
+            part = near.sum(1) / policy.kernel if policy.pooling == "avg" else near.amax(1)
+            pooled[position] = part.mean()
+        scores.append(pooled)
+    return torch.stack(scores)
+
+
+@pytest.mark.parametrize("pooling", ["avg", "max"])
+@pytest.mark.parametrize("kernel", [1, 7, 15])
+def test_snapkv_chooses_by_the_papers_formula(kernel: int, pooling: str) -> None:
+    policy = SnapKV(40, window=8, kernel=kernel, pooling=pooling)
+    entries, seen = _layer()
+    chosen = policy.choose(entries, seen)
+    assert chosen is not None
+    scores = _snapkv_written_out(entries, seen, policy)
+    assert chosen[:, -8:].tolist() == [list(range(ENTRIES - 8, ENTRIES))] * KV_HEADS
+    best = scores.topk(32, dim=1).values.sum(dim=1)
+    torch.testing.assert_close(scores.gather(1, chosen[:, :-8]).sum(dim=1), best)  # max pooling makes ties
+
+
+def test_a_larger_observation_is_cut_to_the_policys_window() -> None:
+    entries, seen = _layer(window=20)
+    policy = SnapKV(40, window=8)
+    assert torch.equal(policy.choose(entries, seen), policy.choose(entries, seen.last(8)))
+
+
+def test_a_soft_cap_is_part_of_the_vote() -> None:
+    entries, seen = _layer()
+    capped = LayerObservation(seen.queries, seen.scaling, softcap=0.5)
+    assert not torch.allclose(SnapKV(40, 8).score(entries, capped), SnapKV(40, 8).score(entries, seen))
+
+
+def test_streaming_llm_keeps_sinks_and_the_latest() -> None:
+    chosen = StreamingLLM(20, sinks=4).choose(*_layer())
+    assert chosen is not None
+    assert chosen.tolist() == [[*range(4), *range(ENTRIES - 16, ENTRIES)]] * KV_HEADS
+
+
+@pytest.mark.parametrize("policy", [Full(), SnapKV(200, 8), SnapKV(ENTRIES, 8), StreamingLLM(ENTRIES)])
+def test_nothing_is_dropped_within_the_budget(policy: Policy) -> None:
+    assert policy.choose(*_layer()) is None
+
+
+@pytest.mark.parametrize("policy", [SnapKV(33, 8), SnapKV(9, 8), StreamingLLM(33), StreamingLLM(1, sinks=0)])
+def test_the_budget_is_the_number_of_entries_that_stay(policy: Policy) -> None:
+    chosen = policy.choose(*_layer())
+    assert chosen is not None
+    assert chosen.shape == (KV_HEADS, policy.budget)
+    assert bool((chosen[:, 1:] > chosen[:, :-1]).all())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SnapKV(32, window=32),
+        lambda: SnapKV(64, window=0),
+        lambda: SnapKV(64, kernel=4),
+        lambda: SnapKV(64, kernel=-1),
+        lambda: SnapKV(64, pooling="median"),
+        lambda: StreamingLLM(4, sinks=4),
+        lambda: StreamingLLM(4, sinks=-1),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(make: object) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        make()  # type: ignore[operator]
+
+
+def test_policies_are_found_by_name() -> None:
+    assert {name: policy.name for name, policy in POLICIES.items()} == {name: name for name in POLICIES}
