@@ -18,15 +18,18 @@ from app.errors import ConflictError, SessionBusyError, SessionNotFoundError
 from app.sessions.forget import forget_document
 from app.sessions.lease import Lease, try_acquire
 from app.sessions.model import Session, TurnRecord, pack_tokens, shorten, unpack_tokens
-from app.sessions.tables import forgotten_documents, metadata, session_documents, sessions, turns
+from app.sessions.tables import create_tables, forgotten_documents, session_documents, sessions, turns
 
 
 class SessionRecords:
-    """Sessions, turns and leases of all tenants. Thread-safe; several processes may share the database."""
+    """Sessions, turns and leases of all tenants. Thread-safe; several processes may share the database.
+
+    Raises StoreError when another version of the service wrote the tables.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        metadata.create_all(engine)
+        create_tables(engine)
 
     def create(self, tenant: str, collection: str) -> Session:
         """A new session without turns."""

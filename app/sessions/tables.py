@@ -1,6 +1,25 @@
 """The tables of sessions and turns. Times are seconds since 1970, UTC."""
 
-from sqlalchemy import JSON, Boolean, Column, Float, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Engine,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    insert,
+    select,
+)
+
+from retriever.errors import StoreError
+
+SCHEMA_VERSION = 1
 
 metadata = MetaData()
 
@@ -62,3 +81,16 @@ forgotten_documents = Table(
     Column("tenant", String(128), primary_key=True),
     Column("document_id", String(64), primary_key=True),
 )
+
+versions = Table("sessions_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+
+
+def create_tables(engine: Engine) -> None:
+    """Make what is missing. Raises StoreError when another version wrote the tables."""
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        found = connection.execute(select(versions.c.version)).scalar()
+        if found is None:
+            connection.execute(insert(versions).values(version=SCHEMA_VERSION))
+        elif found != SCHEMA_VERSION:
+            raise StoreError(found, SCHEMA_VERSION)

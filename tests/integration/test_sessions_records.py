@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from app.errors import ConflictError, SessionNotFoundError
 from app.sessions import Lease, SessionRecords, TurnRecord
+from retriever.errors import StoreError
 
 MakeTurn = Callable[..., TurnRecord]
 
@@ -125,3 +126,10 @@ def test_a_commit_that_fails_midway_leaves_the_session_as_it_was(records: Sessio
     assert records.get("t", session_id).turns == 0
     commit(records, "t", session_id, make_turn(1, (5,), starts_over=True))
     assert records.sequence("t", session_id) == [5]
+
+
+def test_tables_of_another_version_are_refused(database: Engine, records: SessionRecords) -> None:
+    with database.begin() as connection:
+        connection.execute(text("UPDATE sessions_version SET version = 99"))
+    with pytest.raises(StoreError, match="99"):
+        SessionRecords(database)
