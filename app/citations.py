@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from retriever import Passage
 
 SUPPORT = 0.5  # share of a sentence's word weight that a source must hold
+EVIDENCE = 0.6  # and how much weight that must be, in words that stand nowhere else
 MAX_SOURCES = 2
 # a run of text up to a full stop, a blank line or the end; "8.5 bar" is not two sentences
 _SENTENCE = re.compile(r"\S(?:(?!\n\s*\n).)*?(?:[.!?](?=\s|\Z)|[。！？]|(?=\n\s*\n)|\Z)", re.DOTALL)
@@ -74,7 +75,7 @@ def _support(words: frozenset[str], sentences: list[_Sentence], weight: dict[str
         return []
     scored = [(sum(weight[word] for word in words & sentence.words) / total, sentence) for sentence in sentences]
     best = max((score for score, _ in scored), default=0.0)
-    if best < SUPPORT:
+    if best < SUPPORT or best * total < EVIDENCE * weight[""]:
         return []
     return [sentence for score, sentence in scored if score == best][:MAX_SOURCES]
 

@@ -14,8 +14,8 @@ from app.cli.client import Client
 from app.cli.ingesting import ingest_paths
 from app.cli.talking import cost, show_turn
 from app.settings import Settings
-from benchmarks.service import ServiceProcess
 from benchmarks.asking import ask, drop_cache
+from benchmarks.service import ServiceProcess
 from samples import HANDBOOK
 
 FIRST, *FOLLOW_UPS, AFTER_RESTART = (

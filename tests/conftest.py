@@ -9,9 +9,18 @@ import torch
 from sqlalchemy import Engine
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
+from app.engine.pull import pull
 from app.sessions import SessionRecords, TurnRecord, open_kv_client
 from app.settings import Settings
 from retriever.database import open_database
+
+
+@pytest.fixture(scope="session")
+def models_dir() -> Path:
+    """The folder of the two default models, fetched if they are missing."""
+    folder = Settings().models_dir.resolve()
+    pull(folder, lambda line: None)
+    return folder
 
 
 @pytest.fixture(scope="session")

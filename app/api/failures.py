@@ -58,8 +58,10 @@ def install(app: FastAPI) -> None:
 
     async def http(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        type_, code = _HTTP.get(error.status_code, ("invalid_request_error", "http_error"))
-        return JSONResponse(_body(str(error.detail), type_, code), error.status_code, error.headers)
+        type_, code = _HTTP.get(error.status_code, ("invalid_request_error", "invalid_value"))
+        # the framework's 400 is for bodies that cannot be read: the contract has one status for all invalid input
+        status = 422 if error.status_code == 400 else error.status_code
+        return JSONResponse(_body(str(error.detail), type_, code), status, error.headers)
 
     kinds: tuple[type[Exception], ...] = (SnapragError, *STATUS, Exception)
     for kind in kinds:
