@@ -75,8 +75,13 @@ def make_turn() -> Callable[..., TurnRecord]:
 
 
 @pytest.fixture
-def tiny_model() -> Callable[..., PreTrainedModel]:
-    """Makes a random decoder of a model type, the same one every time, with weights large enough to attend sharply."""
+def tiny_model() -> Iterator[Callable[..., PreTrainedModel]]:
+    """Makes a random decoder of a model type, the same one every time, with weights large enough to attend sharply.
+
+    On one thread: for such sizes, more of them only wait for each other.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
 
     def make(model_type: str = "llama", **changes: object) -> PreTrainedModel:
         sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "head_dim": 8}
@@ -86,4 +91,5 @@ def tiny_model() -> Callable[..., PreTrainedModel]:
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config).eval()
 
-    return make
+    yield make
+    torch.set_num_threads(threads)
