@@ -5,14 +5,14 @@ The transcript is the truth. The stored cache is used only when it covers a pref
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from app.answer import AnswerPassage
 from app.engine.generation import Restored
-from app.errors import UnknownCollectionError
+from app.errors import SessionNotFoundError, UnknownCollectionError
 from app.prompt import Exchange, PromptBuilder
 from app.sessions import KVStore, Lease, Session, SessionRecords, StoredCache, TurnRecord, token_digest
 from kv_compression import CodecError, Segment, decode_segment
@@ -166,5 +166,7 @@ def open_conversation(
             sequence = records.sequence(tenant, session.session_id)
             yield Conversation(tenant, session.collection, fingerprint, session, lease, turns, sequence)
     finally:
-        if new and not records.turns(tenant, session.session_id):
-            records.delete(tenant, session.session_id)
+        if new:
+            with suppress(SessionNotFoundError):  # somebody deleted it while its first turn ran
+                if records.get(tenant, session.session_id).turns == 0:
+                    records.delete(tenant, session.session_id)

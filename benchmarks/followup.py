@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.client import Client
-from benchmarks.service import ServiceProcess
 from benchmarks.asking import ask, drop_cache, ingest, resident_bytes
+from benchmarks.service import ServiceProcess
 from samples import HANDBOOK
 
 QUESTIONS = (
