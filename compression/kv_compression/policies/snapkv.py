@@ -54,7 +54,7 @@ class SnapKV(Policy):
 
 def _attention_weights(queries: Tensor, keys: Tensor, seen: LayerObservation) -> Tensor:
     """[group, window, entries]. The queries belong to the last entries, one each, and see nothing behind their own."""
-    logits = (queries @ keys.T) * seen.scaling
+    logits = (queries * seen.scaling) @ keys.T
     if seen.softcap is not None:
         logits = (logits / seen.softcap).tanh() * seen.softcap
     window = seen.window

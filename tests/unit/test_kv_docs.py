@@ -1,0 +1,32 @@
+"""The page on compression names what there is, with its defaults, and its five lines run."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+import kv_compression
+from kv_compression import POLICIES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "compression.md").read_text(encoding="utf-8")
+
+
+def test_every_policy_is_documented_with_its_parameters() -> None:
+    rows = {row.split("|")[1].strip(" `"): row for row in PAGE.splitlines() if row.startswith("| `")}
+    assert set(rows) == set(POLICIES)
+    for name, policy in POLICIES.items():
+        for field in dataclasses.fields(policy):  # type: ignore[arg-type]
+            if field.name == "budget" and field.default is None:
+                continue
+            default = "" if field.default is dataclasses.MISSING else f" `?{field.default}"
+            assert re.search(f"`{field.name}`{default}", rows[name]), f"{name}: {field.name}{default}"
+
+
+def test_the_five_lines_run(tiny_model: Callable[..., PreTrainedModel]) -> None:
+    code = PAGE.split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) == 5
+    names = {**vars(kv_compression), "model": tiny_model(max_position_embeddings=4096), "token_ids": [5] * 1100}
+    exec(compile(code, "docs/compression.md", "exec"), names)
+    assert names["working"].entries == 1024
