@@ -116,7 +116,7 @@ def attach(model: PreTrainedModel) -> None:
     model.set_attn_implementation(NAME)
     try:
         _check_run(model)
-    except UnsupportedModelError:
+    except Exception:
         model.set_attn_implementation(before)
         raise
 
@@ -180,6 +180,8 @@ def _attention(
     unknown = [name for name in ("s_aux", "sinks", "position_bias") if kwargs.get(name) is not None]
     if unknown:
         raise UnsupportedModelError(type(module).__name__, f"its attention takes {', '.join(unknown)}")
+    if not getattr(module, "is_causal", True):
+        raise UnsupportedModelError(type(module).__name__, "it attends to what comes after, as encoders of images do")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     recorder = _recorder.get()
     if recorder is not None:
@@ -194,6 +196,7 @@ def _attention(
 
 def _no_mask(
     *args: Any,
+    config: PretrainedConfig,
     q_length: int,
     kv_length: int,
     q_offset: int = 0,
@@ -208,7 +211,7 @@ def _no_mask(
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("padded batches are not supported: run one sequence at a time")
     if use_vmap:
-        raise ValueError("attention masks that the model adds to the causal one are not supported")
+        raise UnsupportedModelError(config.model_type, "it changes the causal mask")
 
 
 AttentionInterface.register(NAME, _attention)

@@ -27,6 +27,7 @@ MLA = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_he
         ("deepseek_v3", {**MLA, "num_key_value_heads": 4}, "MLA"),
         ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "s_aux"),
         ("llama4_text", {"layer_types": ["chunked_attention"] * 3, "num_local_experts": 2}, "chunked_attention"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "causal mask"),
         ("lfm2", {"layer_types": ["conv", "full_attention", "conv"]}, "'conv'"),
     ],
 )
@@ -121,3 +122,11 @@ def test_packed_heads_attend_like_repeated_ones(window: int | None) -> None:
     repeated = [tensor.repeat_interleave(3, dim=1) for tensor in (key, value)]
     expected = scaled_dot_product_attention(query, *repeated, attn_mask=mask, scale=0.3)
     torch.testing.assert_close(attend_packed(query, key, value, mask, 0.3), expected)
+
+
+def test_attention_that_looks_ahead_is_refused(tiny_model: Callable[..., PreTrainedModel]) -> None:
+    model = tiny_model()
+    attach(model)
+    model.model.layers[1].self_attn.is_causal = False
+    with pytest.raises(UnsupportedModelError, match="what comes after"):
+        model(torch.full((1, 8), 5))
