@@ -1,4 +1,4 @@
-"""The database: opening it, and the retriever's tables. Vectors live here too; the index in memory is made from them."""
+"""The database: opening it, and the retriever's tables. Vectors live here; the index in memory is made from them."""
 
 from pathlib import Path
 
@@ -52,12 +52,17 @@ passages = Table(
     Column("page", Integer, nullable=False),
     Column("start", Integer, nullable=False),
     Column("end", Integer, nullable=False),
+    Column("text", Text, nullable=False),  # again, so that reading a passage does not mean reading its document
     Column("vector", LargeBinary, nullable=False),
     sqlite_autoincrement=True,  # a number is never given twice: an index may still know the old one
 )
 versions = Table("retriever_version", metadata, Column("version", Integer, nullable=False))
 
-_FTS = "CREATE VIRTUAL TABLE IF NOT EXISTS passages_fts USING fts5(words, tokenize='unicode61 remove_diacritics 2')"
+# the words are made by retriever.lexical: here they are only to be kept whole
+_FTS = (
+    "CREATE VIRTUAL TABLE IF NOT EXISTS passages_fts USING "
+    "fts5(words, tokenize = \"unicode61 remove_diacritics 0 categories 'L* N* M* Co'\")"
+)
 
 
 def open_database(url: str) -> Engine:
@@ -72,15 +77,21 @@ def open_database(url: str) -> Engine:
 
 
 def create_tables(engine: Engine) -> None:
-    """Make what is missing. StoreError when another version wrote the store."""
-    metadata.create_all(engine)
+    """Make what is missing. StoreError when another version wrote the store, or the database is not SQLite."""
+    if engine.dialect.name != "sqlite":
+        raise StoreError(f"Documents need SQLite, whose word index they use, and not {engine.dialect.name}.")
+    versions.create(engine, checkfirst=True)
     with engine.begin() as connection:
         found = connection.execute(versions.select()).scalar()
+        if found not in (None, SCHEMA_VERSION):
+            raise StoreError(
+                f"The store has schema version {found}, and this version of snaprag knows {SCHEMA_VERSION}. "
+                "Use the version that wrote it, or another data directory."
+            )
+        metadata.create_all(connection)
+        connection.execute(text(_FTS))
         if found is None:
             connection.execute(versions.insert().values(version=SCHEMA_VERSION))
-        elif found != SCHEMA_VERSION:
-            raise StoreError(found, SCHEMA_VERSION)
-        connection.execute(text(_FTS))
 
 
 def _pragmas(connection: object, _: object) -> None:

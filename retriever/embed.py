@@ -1,5 +1,6 @@
 """Texts to vectors."""
 
+import copy
 import hashlib
 import threading
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-BATCH = 32
+BATCH = 8  # texts that run at once: small, so that a query waits for little while documents are embedded
 
 
 class Embedder:
@@ -18,6 +19,9 @@ class Embedder:
     def __init__(self, path: str, device: str) -> None:
         self._model = SentenceTransformer(path, device=device)
         self._lock = threading.Lock()
+        # of its own: counting would switch off the cutting of a text that another thread is about to embed
+        self._counter = copy.deepcopy(self._model.tokenizer)
+        self._counter_lock = threading.Lock()
         dimension = self._model.get_embedding_dimension()
         assert dimension is not None
         self.dimension = int(dimension)
@@ -34,7 +38,8 @@ class Embedder:
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text` for this model, without special ones."""
-        return len(self._model.tokenizer.encode(text, add_special_tokens=False, verbose=False))
+        with self._counter_lock:
+            return len(self._counter.encode(text, add_special_tokens=False, verbose=False))
 
 
 def _name(path: str, dimension: int) -> str:

@@ -4,7 +4,7 @@ RetrieverError
 ├── DocumentNotFoundError     no such document, or another tenant's
 ├── UnsupportedTypeError      the file's type cannot be read, or is not what its name says
 ├── InvalidDocumentError      the file cannot be used: empty, encrypted, damaged, without text
-└── StoreError                the store was written by another version
+└── StoreError                the database is of another version or kind
 """
 
 
@@ -27,16 +27,8 @@ class UnsupportedTypeError(RetrieverError):
 
 
 class InvalidDocumentError(RetrieverError):
-    """A file of a known type that cannot be used."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
+    """A file of a known type that cannot be used; the message says why and what to do."""
 
 
 class StoreError(RetrieverError):
-    """The database was written by another version of snaprag."""
-
-    def __init__(self, found: int, known: int) -> None:
-        super().__init__(
-            f"The store has schema version {found}; this version of snaprag knows {known}. Use its version."
-        )
+    """The database cannot hold this retriever's documents; the message says why and what to do."""

@@ -1,12 +1,27 @@
-"""The lexical leg: SQLite's FTS5. Scripts without blanks between words are indexed as pairs of characters."""
+"""The lexical leg: SQLite's FTS5, which is given words that were made here.
+
+Its own tokenizers make one word of a Japanese sentence and single letters of a Hindi one. Scripts without blanks between
+words are indexed as characters and pairs of characters; marks that writers leave out are left out.
+"""
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection, text
 
-_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
-_WORD = re.compile(r"\w+")
+MAX_QUERY_WORDS = 256  # of a pasted page the first words do
+
+# Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer
+_UNSPACED = (
+    r"\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+)
+# the vowel signs of Indian scripts are no letters to `re`, but parts of words
+_WORD = re.compile(rf"(?P<run>[{_UNSPACED}]+)|(?:(?![_{_UNSPACED}])[\w\u0900-\u0963\u0970-\u0dff\u0f00-\u0fff])+")
+# accents, Hebrew points, Arabic vowels and the stretched line
+_OPTIONAL_MARKS = re.compile(r"[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed]")
+
 STOP_WORDS = frozenset(
     "a about also am an and any are as at be been but by can could did do does for from had has have he her his "
     "how i if in into is it its just may me my no not of on or our please she should so some such tell than that "
@@ -15,23 +30,29 @@ STOP_WORDS = frozenset(
 )
 
 
-def index_words(passage: str) -> str:
-    """What FTS5 is given for a passage: runs of CJK and Thai as overlapping pairs, everything else as it is."""
-    return _CJK.sub(lambda run: f" {' '.join(_pairs(run.group()))} ", passage)
+def passage_words(passage: str) -> list[str]:
+    """The words of a passage, in order: as they are indexed."""
+    return list(_words(passage, characters=True))
 
 
 def content_words(query: str) -> list[str]:
     """The words of a query that say what it is about, in order, each once."""
-    words = _WORD.findall(index_words(query.casefold()))
-    return list(dict.fromkeys(word for word in words if word not in STOP_WORDS))
+    words = dict.fromkeys(_words(query, characters=False))
+    return [word for word in words if word not in STOP_WORDS]
 
 
-def search(connection: Connection, tenant: str, collection: str, query: str, limit: int) -> list[int]:
-    """Numbers of the passages that hold words of the query, best first by BM25."""
-    words = content_words(query)
+def coverage(words: Sequence[str], passage: str) -> float:
+    """Share of a query's content words that a passage holds, 0 to 1."""
+    held = set(passage_words(passage))
+    return sum(word in held for word in words) / max(len(words), 1)
+
+
+def search(connection: Connection, tenant: str, collection: str, words: Sequence[str], limit: int) -> list[int]:
+    """Numbers of the passages that hold some of a query's content words, best first by BM25."""
     if not words:
         return []
-    match = " OR ".join('"' + word.replace('"', '""') + '"' for word in words)
+    # letters and digits only, so that quotes make of each a word and never an operator
+    match = " OR ".join(f'"{word}"' for word in words[:MAX_QUERY_WORDS])
     rows = connection.execute(
         text(
             "SELECT f.rowid FROM passages_fts f JOIN passages p ON p.number = f.rowid "
@@ -47,7 +68,10 @@ def search(connection: Connection, tenant: str, collection: str, query: str, lim
 
 def add(connection: Connection, numbers: Sequence[int], texts: Sequence[str]) -> None:
     """Index passages."""
-    rows = [{"number": number, "words": index_words(words)} for number, words in zip(numbers, texts, strict=True)]
+    rows = [
+        {"number": number, "words": " ".join(passage_words(passage))}
+        for number, passage in zip(numbers, texts, strict=True)
+    ]
     connection.execute(text("INSERT INTO passages_fts (rowid, words) VALUES (:number, :words)"), rows)
 
 
@@ -59,5 +83,14 @@ def remove(connection: Connection, document_id: str) -> None:
     )
 
 
-def _pairs(run: str) -> list[str]:
-    return [run[i : i + 2] for i in range(max(len(run) - 1, 1))]
+def _words(source: str, *, characters: bool) -> Iterator[str]:
+    decomposed = unicodedata.normalize("NFKD", source.casefold())
+    plain = unicodedata.normalize("NFKC", _OPTIONAL_MARKS.sub("", decomposed)).casefold()
+    for found in _WORD.finditer(plain):
+        run = found["run"]
+        if run is None:
+            yield found.group()
+            continue
+        yield from (run[i : i + 2] for i in range(len(run) - 1))
+        if characters or len(run) == 1:
+            yield from run

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Document:
-    """An uploaded document. `status`: queued, processing, ready or failed (then `error` says why). `progress`: 0 to 1."""
+    """An uploaded document. `status`: queued, processing, ready or failed (`error` says why). `progress`: 0 to 1."""
 
     document_id: str
     filename: str

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import Connection, Row, Select, select, tuple_
 
 from retriever import lexical
 from retriever.chunk import Span
@@ -64,11 +64,13 @@ def requeue_interrupted(connection: Connection, embedder: str) -> None:
 
 
 def next_queued(connection: Connection) -> tuple[str, str, str, str] | None:
-    """Id, tenant, collection and file name of the oldest queued document."""
+    """Id, tenant, collection and file name of the document that comes next: the oldest that is not done.
+
+    One thread ingests, so what is processing when it asks is what an error interrupted.
+    """
     columns = (documents.c.document_id, documents.c.tenant, documents.c.collection, documents.c.filename)
-    row = connection.execute(
-        select(*columns).where(documents.c.status == "queued").order_by(documents.c.created_at).limit(1)
-    ).first()
+    undone = documents.c.status.in_(("queued", "processing"))
+    row = connection.execute(select(*columns).where(undone).order_by(documents.c.created_at).limit(1)).first()
     return None if row is None else (row[0], row[1], row[2], row[3])
 
 
@@ -97,20 +99,21 @@ def publish(
     )
     if not ready:
         return None
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "document_id": document_id,
             "ordinal": i,
             "page": s.page,
             "start": s.start,
             "end": s.end,
+            "text": extracted.text[s.start : s.end],
             "vector": v.tobytes(),
         }
         for i, (s, v) in enumerate(zip(spans, vectors, strict=True))
     ]
     connection.execute(passages.insert(), rows)
     numbers = numbers_of(connection, document_id)
-    lexical.add(connection, numbers, [extracted.text[span.start : span.end] for span in spans])
+    lexical.add(connection, numbers, [row["text"] for row in rows])
     return numbers
 
 
@@ -132,12 +135,13 @@ def numbers_of(connection: Connection, document_id: str) -> list[int]:
     return [row[0] for row in connection.execute(query)]
 
 
-def vectors_of(connection: Connection, tenant: str, collection: str) -> tuple[list[int], list[bytes]]:
-    """Numbers and vectors of all passages of ready documents in a collection."""
+def vectors_of(connection: Connection, tenant: str, collection: str, embedder: str) -> tuple[list[int], list[bytes]]:
+    """Numbers and vectors of all passages of ready documents in a collection that `embedder` has made."""
     query = (
         select(passages.c.number, passages.c.vector)
         .join(documents)
         .where(documents.c.tenant == tenant, documents.c.collection == collection, documents.c.status == "ready")
+        .where(documents.c.embedder == embedder)
     )
     rows = connection.execute(query).all()
     return [row[0] for row in rows], [row[1] for row in rows]
@@ -150,17 +154,17 @@ def passages_by_number(connection: Connection, tenant: str, numbers: Sequence[in
 
 
 def passages_by_id(connection: Connection, tenant: str, passage_ids: Sequence[str]) -> list[Passage]:
-    """Passages of the tenant's ready documents; those that are gone are left out."""
-    wanted = set(passage_ids)
-    document_ids = {passage_id.rpartition(":")[0] for passage_id in wanted}
-    rows = connection.execute(_passages(tenant).where(passages.c.document_id.in_(document_ids)))
-    return [passage for passage in map(_passage, rows) if passage.passage_id in wanted]
+    """Passages of the tenant's ready documents, in the order asked for; those that are gone are left out."""
+    wanted = [_key(passage_id) for passage_id in passage_ids]
+    rows = connection.execute(_passages(tenant).where(tuple_(passages.c.document_id, passages.c.ordinal).in_(wanted)))
+    found = {passage.passage_id: passage for passage in map(_passage, rows)}
+    return [found[passage_id] for passage_id in passage_ids if passage_id in found]
 
 
 def _passages(tenant: str) -> Select[Any]:
-    length = passages.c.end - passages.c.start
+    columns = [column for column in passages.c if column.name != "vector"]
     return (
-        select(passages, documents.c.title, func.substr(documents.c.text, passages.c.start + 1, length).label("words"))
+        select(*columns, documents.c.title)
         .join(documents)
         .where(documents.c.tenant == tenant, documents.c.status == "ready")
     )
@@ -174,8 +178,14 @@ def _passage(row: Row[Any]) -> Passage:
         page=row.page,
         start=row.start,
         end=row.end,
-        text=row.words,
+        text=row.text,
     )
+
+
+def _key(passage_id: str) -> tuple[str, int]:
+    """Document id and ordinal; an ordinal that no passage has for what is not a passage id."""
+    document_id, _, ordinal = passage_id.rpartition(":")
+    return document_id, int(ordinal) if ordinal.isdecimal() and len(ordinal) < 10 else -1
 
 
 def _document(row: Row[Any]) -> Document:

@@ -23,22 +23,26 @@ _EXTRACTORS: dict[str, Extractor] = {
 }
 SUFFIXES = frozenset(_EXTRACTORS)
 _SIGNATURES = {".pdf": b"%PDF-", ".docx": b"PK\x03\x04"}
-_SNIFF_BYTES = 4096
+_OLE = b"\xd0\xcf\x11\xe0"  # what an old .doc and an encrypted .docx begin with
+SNIFF_BYTES = 4096  # as many first bytes as `check_type` needs
 
 
 def check_type(filename: str, head: bytes) -> None:
     """Raise UnsupportedTypeError or InvalidDocumentError when the first bytes `head` cannot be what the name says."""
     suffix = suffix_of(filename)
     if suffix not in _EXTRACTORS:
-        raise UnsupportedTypeError(filename, f"files of type {suffix or 'without a suffix'} are not supported")
-    if not head.strip():
+        reason = f"{suffix} files are not supported" if suffix else "its name has no suffix that says its type"
+        raise UnsupportedTypeError(filename, reason)
+    if not head.strip() and len(head) < SNIFF_BYTES:
         raise InvalidDocumentError(f"{filename!r} is empty.")
+    if suffix == ".docx" and head.startswith(_OLE):
+        raise UnsupportedTypeError(filename, "it is an old .doc or has a password; save it as .docx without one")
     signature = _SIGNATURES.get(suffix)
     if signature is not None:
         window = head[:1024] if suffix == ".pdf" else head[: len(signature)]  # PDF allows bytes in front
         if signature not in window:
             raise UnsupportedTypeError(filename, f"its content is not {suffix.removeprefix('.')}")
-    elif _looks_binary(head[:_SNIFF_BYTES]):
+    elif _looks_binary(head):
         raise UnsupportedTypeError(filename, "its content is not text")
 
 
@@ -50,7 +54,7 @@ def suffix_of(filename: str) -> str:
 def extract(path: Path, filename: str) -> Extracted:
     """The text of the file at `path`, which was uploaded as `filename`. InvalidDocumentError, UnsupportedTypeError."""
     with path.open("rb") as file:
-        check_type(filename, file.read(_SNIFF_BYTES))
+        check_type(filename, file.read(SNIFF_BYTES))
     extracted = _EXTRACTORS[suffix_of(filename)](path)
     if not extracted.text.strip():
         raise InvalidDocumentError("The document holds no text.")

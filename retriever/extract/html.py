@@ -1,32 +1,73 @@
-"""HTML: the main text of the page."""
+"""HTML: the text of the page, without what surrounds it."""
 
+import re
 from pathlib import Path
 
 import trafilatura
+from lxml import etree
 from lxml import html as lxml_html
 
 from retriever.errors import InvalidDocumentError
-from retriever.extract.clean import clean
+from retriever.extract.clean import clean, clean_title
 from retriever.extract.plain import decode
 from retriever.model import Extracted
 
-_UNSEEN = ("script", "style", "noscript", "template", "head")
+MAX_BYTES = 20 * 2**20  # the tree of a page takes many times its bytes
+MAX_WEB_PAGE_CHARS = 2**20  # longer ones are documents: all is text, and finding a main part takes minutes
+_MAIN_SHARE = 0.5  # a main part smaller than this share of the text is worth cutting out
+_UNSEEN = ("script", "style", "noscript", "template", "head", "nav", "footer", "aside", "svg", "select", "button")
+_BLOCKS = frozenset(
+    "address article blockquote body caption div dl figcaption figure form h1 h2 h3 h4 h5 h6 header hr main ol p pre "
+    "section table ul".split()
+)
+_LINES = frozenset(("br", "dd", "dt", "li", "tr"))  # one line each, without an empty line between
+_BLANKS = re.compile(r"[ \t\r\n\f]+")
 
 
 def extract(path: Path) -> Extracted:
-    """The main text; all visible text when the page has no main part."""
+    """All visible text, table rows with their cells between bars; the main part alone, with a warning, of a page that
+    is mostly something else.
+    """
+    if path.stat().st_size > MAX_BYTES:
+        raise InvalidDocumentError(f"The page has more than {MAX_BYTES // 2**20} MiB. Upload its text as txt.")
     source, warnings = decode(path.read_bytes())
+    parser = lxml_html.HTMLParser(encoding="utf-8", huge_tree=True)
     try:
-        tree = lxml_html.document_fromstring(source.encode("utf-8"), parser=lxml_html.HTMLParser(encoding="utf-8"))
-    except (ValueError, lxml_html.etree.ParserError) as error:
+        tree = lxml_html.document_fromstring(source.encode("utf-8"), parser=parser)
+    except (ValueError, etree.ParserError) as error:
         raise InvalidDocumentError("The page holds no HTML that can be read.") from error
-    title = clean(tree.findtext(".//title") or "").replace("\n", " ")[:200]
-    main = trafilatura.extract(source, output_format="txt", include_tables=True, include_comments=False)
-    text = clean(main or _visible(tree))
+    title = clean_title(tree.findtext(".//title"))
+    text, main = clean(_visible(tree)), _main(source)
+    if main and len(main) < _MAIN_SHARE * len(text):
+        warnings = [*warnings, f"Only the main part of the page was read, {len(main)} of {len(text)} characters."]
+        text = main
     return Extracted(text, [(0, len(text))], title, warnings)
 
 
+def _main(source: str) -> str:
+    """What an article extractor takes for the main text. It drops headings, lists and tables of short pages."""
+    if len(source) > MAX_WEB_PAGE_CHARS:
+        return ""
+    return clean(trafilatura.extract(source, output_format="txt", include_tables=True, include_comments=False) or "")
+
+
 def _visible(tree: lxml_html.HtmlElement) -> str:
-    for element in list(tree.iter(*_UNSEEN)):
-        element.drop_tree()
-    return "\n".join(str(piece).strip() for piece in tree.itertext() if str(piece).strip())
+    etree.strip_tags(tree, etree.Comment, etree.ProcessingInstruction)
+    etree.strip_elements(tree, *_UNSEEN, with_tail=False)
+    pieces, pre = ["\n"], 0
+    for event, element in etree.iterwalk(tree, events=("start", "end")):
+        pre += (element.tag == "pre") * (1 if event == "start" else -1)
+        pieces.append(_edge(event, element))
+        inside = (element.text if event == "start" else element.tail) or ""
+        if not pre:
+            inside = _BLANKS.sub(" ", inside)
+            at_line_start = "".join(pieces[-2:]).endswith(("\n", " "))
+            inside = inside.lstrip(" ") if at_line_start else inside
+        pieces.append(inside)
+    return "".join(pieces)
+
+
+def _edge(event: str, element: lxml_html.HtmlElement) -> str:
+    if event == "end" and element.tag in ("td", "th"):
+        return " | " if element.getnext() is not None else ""
+    return "\n" if element.tag in _BLOCKS or (event == "start" and element.tag in _LINES) else ""

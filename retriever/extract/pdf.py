@@ -1,15 +1,17 @@
 """PDF, through PDFium."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pypdfium2 as pdfium
 
 from retriever.errors import InvalidDocumentError
-from retriever.extract.clean import clean
+from retriever.extract.clean import clean, clean_title
 from retriever.model import Extracted
 
 _PAGE_BREAK = "\n\n"
+_RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
 def extract(path: Path) -> Extracted:
@@ -21,19 +23,16 @@ def extract(path: Path) -> Extracted:
     try:
         if len(document) == 0:
             raise InvalidDocumentError("The PDF has no pages.")
-        texts = list(_texts(document))
-        title = clean(document.get_metadata_dict().get("Title", "")).replace("\n", " ")[:200]
+        texts = [_text(document, index) for index in range(len(document))]
+        title = clean_title(document.get_metadata_dict().get("Title"))
     finally:
         document.close()
-    empty = [number for number, text in enumerate(texts, 1) if not text]
-    if len(empty) == len(texts):
+    if not any(texts):
         raise InvalidDocumentError(
             f"No page of the PDF has a text layer ({len(texts)} {'page' if len(texts) == 1 else 'pages'}): "
             "it is a scan. Run OCR on it and upload the result."
         )
-    return _joined(
-        texts, title, [f"No text layer on page {_ranges(empty)}: nothing of it can be found."] if empty else []
-    )
+    return _joined(texts, title, _warnings(texts))
 
 
 def _why(error: pdfium.PdfiumError) -> str:
@@ -42,18 +41,28 @@ def _why(error: pdfium.PdfiumError) -> str:
     return "The PDF is damaged and cannot be opened. Save it anew and upload it again."
 
 
-def _texts(document: pdfium.PdfDocument) -> Iterator[str]:
-    for page in document:
-        try:
-            text_page = page.get_textpage()
-            text = text_page.get_text_bounded()
-            text_page.close()
-        except pdfium.PdfiumError:
-            text = ""  # a damaged page counts as one without text and is named
-        finally:
-            page.close()
-        # PDFium marks a hyphen at a line's end with U+FFFE
-        yield clean(text.replace("\ufffe\r\n", "").replace("\ufffe\n", "").replace("\ufffe", ""))
+def _text(document: pdfium.PdfDocument, index: int) -> str:
+    try:
+        page = document[index]
+        text = str(page.get_textpage().get_text_bounded())
+        page.close()
+    except pdfium.PdfiumError:
+        text = ""  # a damaged page counts as one without text and is named
+    # PDFium marks a hyphen at a line's end with U+FFFE
+    return clean(text.replace("\ufffe\r\n", "").replace("\ufffe\n", "").replace("\ufffe", ""))
+
+
+def _warnings(texts: Sequence[str]) -> list[str]:
+    empty = [number for number, text in enumerate(texts, 1) if not text]
+    right_to_left = [number for number, text in enumerate(texts, 1) if _RIGHT_TO_LEFT.search(text)]
+    warnings = []
+    if empty:
+        warnings.append(f"No text layer on page {_ranges(empty)}: nothing of it can be found.")
+    if right_to_left:
+        warnings.append(
+            f"Right-to-left text on page {_ranges(right_to_left)}: PDF files often do not keep the order of its letters."
+        )
+    return warnings
 
 
 def _joined(texts: list[str], title: str, warnings: list[str]) -> Extracted:

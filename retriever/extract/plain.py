@@ -4,8 +4,16 @@ from pathlib import Path
 
 from charset_normalizer import from_bytes
 
-from retriever.extract.clean import clean
+from retriever.extract.clean import clean, clean_title
 from retriever.model import Extracted
+
+_MARKS = (
+    (b"\xff\xfe\x00\x00", "utf-32"),
+    (b"\x00\x00\xfe\xff", "utf-32"),
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+)
+_GUESS_BYTES = 2**20  # an encoding shows in the first mebibyte, and guessing from more takes minutes
 
 
 def extract(path: Path) -> Extracted:
@@ -16,18 +24,25 @@ def extract(path: Path) -> Extracted:
 
 
 def decode(data: bytes) -> tuple[str, list[str]]:
-    """UTF-8 (or UTF-16 with its mark), else the likeliest encoding with a warning that names it."""
-    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    """UTF-8 (or UTF-16 and UTF-32 with their mark), else the likeliest encoding with a warning that names it."""
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8-sig")
     try:
         return data.decode(encoding), []
     except UnicodeDecodeError:
-        best = from_bytes(data).best()
-    if best is None:
-        return data.decode("utf-8", "replace"), ["The text is not valid UTF-8; what could not be read shows as \ufffd."]
-    return str(best), [f"The text is not valid UTF-8; it was read as {best.encoding}."]
+        text = data.decode(encoding, "replace")
+    lost = text.count("\ufffd")
+    guess = None if lost <= _readable(text) else from_bytes(data[:_GUESS_BYTES]).best()
+    if guess is None:
+        return text, [f"The text is not valid UTF-8: {lost} places that could not be read show as \ufffd."]
+    return data.decode(guess.encoding, "replace"), [f"The text is not valid UTF-8; it was read as {guess.encoding}."]
 
 
 def heading(text: str) -> str:
     """The first Markdown heading of level one if the text begins with it, else nothing."""
     first = text.split("\n", 1)[0]
-    return first.removeprefix("# ").strip()[:200] if first.startswith("# ") else ""
+    return clean_title(first.removeprefix("# ")) if first.startswith("# ") else ""
+
+
+def _readable(text: str) -> int:
+    """Characters beyond ASCII that did decode. More of them than of losses: damaged UTF-8, not another encoding."""
+    return sum(1 for character in text if character > "\x7f" and character != "\ufffd")
