@@ -50,12 +50,12 @@ def _stage(
     keeps = stored is not None and finished.cached_tokens > 0 and not finished.replaces
     new = NewCache(
         generation=conversation.number,
-        expected_generation=stored.head.generation if stored is not None else 0,
+        expected_generation=stored.generation if stored is not None else 0,
         fingerprint=services.fingerprint,
         tokens=len(sequence),
         token_digest=token_digest(sequence),
         chunks=encode_segment(finished.segment, services.fingerprint, CHUNK_BYTES),
-        kept=stored.head.segments if stored is not None and keeps else (),
+        kept=stored.segments if stored is not None and keeps else (),
     )
     return services.store.stage(conversation.tenant, conversation.session.session_id, new)
 

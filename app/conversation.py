@@ -4,23 +4,30 @@ The transcript is the truth. The stored cache is used only when it covers a pref
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-import structlog
-
 from app.answer import AnswerPassage
-from app.engine.generation import Restored
 from app.errors import SessionNotFoundError, UnknownCollectionError
 from app.prompt import Exchange, PromptBuilder
-from app.sessions import KVStore, Lease, Session, SessionRecords, StoredCache, TurnRecord, token_digest
-from kv_compression import CodecError, Segment, decode_segment
-
-log = structlog.get_logger()
+from app.sessions import (
+    FrameError,
+    KVStore,
+    Lease,
+    Session,
+    SessionRecords,
+    StoredHead,
+    TurnRecord,
+    token_digest,
+)
+from kv_compression import KVCache, KVCompressionError
 
 LEASE_S = 60.0
 DEFAULT_COLLECTION = "default"
+
+# the chunks of every segment, their fingerprint, the tokens that they cover, room for more tokens -> the cache
+Rebuild = Callable[[Iterable[Iterable[memoryview]], str, int, int], KVCache]
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Conversation:
     lease: Lease | None = None
     turns: Sequence[TurnRecord] = ()
     sequence: Sequence[int] = ()
-    stored: StoredCache | None = None
+    stored: StoredHead | None = None
     _renewed_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -107,23 +114,25 @@ class Conversation:
         notices = self._notices(prompt.left_out, len(evidence))
         return Plan(prompt.token_ids, prompt.token_ids, passages, notices, starts_over=True)
 
-    def restore(self, store: KVStore, plan: Plan) -> Restored:
-        """What is stored for the sequence before this turn; nothing when it does not match it token for token."""
+    def restore(self, store: KVStore, plan: Plan, rebuild: Rebuild) -> KVCache | None:
+        """The cache of the sequence before this turn; None unless what is stored matches it token for token."""
         if self.session is None:
-            return Restored()
-        self.stored = store.load(self.tenant, self.session.session_id, self.fingerprint)
-        if self.stored is None or plan.starts_over:
-            return Restored()
-        head = self.stored.head
-        if head.tokens > len(self.sequence) or head.token_digest != token_digest(self.sequence[: head.tokens]):
-            log.warning("session_cache_mismatch", session_id=self.session.session_id, tokens=head.tokens)
-            return Restored()
-        try:
-            segments: list[Segment] = [decode_segment(chunks, self.fingerprint) for chunks in self.stored.segments]
-        except CodecError as error:
-            log.warning("session_cache_unreadable", session_id=self.session.session_id, error=str(error))
-            return Restored()
-        return Restored(segments, head.tokens)
+            return None
+
+        def use(head: StoredHead, segments: Iterator[Iterator[memoryview]]) -> tuple[StoredHead, KVCache | None]:
+            covered = self.sequence[: head.tokens]
+            if plan.starts_over or len(covered) != head.tokens or token_digest(covered) != head.token_digest:
+                return head, None
+            try:
+                return head, rebuild(segments, self.fingerprint, head.tokens, len(plan.sequence) - head.tokens)
+            except KVCompressionError as error:
+                raise FrameError(str(error)) from error
+
+        found = store.load(self.tenant, self.session.session_id, self.fingerprint, use)
+        if found is None:
+            return None
+        self.stored, cache = found
+        return cache
 
     def _current(self) -> Sequence[TurnRecord]:
         """The turns whose tokens make the sequence."""

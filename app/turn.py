@@ -102,7 +102,7 @@ class Turn:
             token_ids=plan.sequence,
             max_tokens=self._request.max_tokens,
             temperature=self._request.temperature,
-            restore=lambda: conversation.restore(self._services.store, plan),
+            restore=lambda: conversation.restore(self._services.store, plan, self._services.engine.rebuild),
             keep_archive=self._request.session,
         )
         return self._services.engine.submit(request, self._cancelled)

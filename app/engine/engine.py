@@ -3,14 +3,14 @@
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import structlog
 import torch
 
-from app.engine.generation import Finished, Generation, GenerationRequest, Restored
+from app.engine.generation import Finished, Generation, GenerationRequest
 from app.engine.loading import LoadedModel
 from app.engine.sampling import sample
 from app.errors import ServerBusyError, SnapragError
@@ -69,6 +69,13 @@ class Engine:
             raise ServerBusyError("too many turns are waiting", retry_after_s=10) from None
         return generation
 
+    def rebuild(self, segments: Iterable[Iterable[memoryview]], fingerprint: str, tokens: int, room: int) -> KVCache:
+        """The cache of `tokens` tokens that these chunks are, with room for more. Raises KVCompressionError."""
+        model = self.loaded.model
+        return KVCache.restore(
+            model.config, segments, fingerprint, tokens=tokens, device=model.device, dtype=model.dtype, room=room
+        )
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             generation = self._queue.get()
@@ -94,17 +101,18 @@ class Engine:
         request = generation.request
         started = time.perf_counter()
         restored = request.restore()
-        cache = self._cache(restored, room=len(request.token_ids) - restored.tokens)
+        cache = self._empty_cache(len(request.token_ids)) if restored is None else restored
+        restored_tokens = cache.length
         restored_at = time.perf_counter()
-        logits, working = self._prefill(generation, cache, request.token_ids[restored.tokens :])
+        logits, working = self._prefill(generation, cache, request.token_ids[restored_tokens:])
         kept_tokens = round(working.entries)
         prefilled_at = time.perf_counter()
         reason = self._decode(generation, logits, working)
         decoded_at = time.perf_counter()
-        segment = self._archive(cache, working, restored.tokens) if request.keep_archive else None
+        segment = self._archive(cache, working, restored_tokens) if request.keep_archive else None
         return Finished(
             reason=reason,
-            cached_tokens=restored.tokens,
+            cached_tokens=restored_tokens,
             kept_tokens=kept_tokens,
             segment=segment,
             replaces=self.settings.archive == "working",
@@ -114,11 +122,8 @@ class Engine:
             decode_ms=(decoded_at - prefilled_at) * 1000,
         )
 
-    def _cache(self, restored: Restored, room: int) -> KVCache:
+    def _empty_cache(self, room: int) -> KVCache:
         model = self.loaded.model
-        if restored.segments:
-            segments = restored.segments
-            return KVCache.from_segments(model.config, segments, device=model.device, dtype=model.dtype, room=room)
         cache = KVCache(model.config, device=model.device, dtype=model.dtype)
         cache.reserve(room)
         return cache

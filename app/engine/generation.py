@@ -6,25 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app.errors import TurnCancelledError
-from kv_compression import Segment
+from kv_compression import KVCache, Segment
 
 
-@dataclass(frozen=True)
-class Restored:
-    """Stored segments that cover the first `tokens` tokens of the sequence; none and 0 without a usable cache."""
-
-    segments: Sequence[Segment] = ()
-    tokens: int = 0
+def _nothing() -> KVCache | None:
+    return None
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """`token_ids` is the session's whole sequence, this turn's prompt last. `restore` runs when the turn begins."""
+    """`token_ids` is the session's whole sequence, this turn's prompt last. `restore` runs when the
+    turn begins; the cache that it returns covers the sequence's first tokens, all but some at least."""
 
     token_ids: Sequence[int]
     max_tokens: int
     temperature: float = 0.0
-    restore: Callable[[], Restored] = Restored
+    restore: Callable[[], KVCache | None] = _nothing
     keep_archive: bool = False
 
 

@@ -1,7 +1,7 @@
 """Sessions: their transcript in the database, their cache on a Redis-protocol server."""
 
 from app.sessions.kv_client import connect, open_kv_client
-from app.sessions.kv_frame import CHUNK_BYTES
+from app.sessions.kv_frame import CHUNK_BYTES, FrameError
 from app.sessions.kv_head import StoredCache, StoredHead, StoredSegment, token_digest
 from app.sessions.kv_server import EmbeddedServerError
 from app.sessions.kv_store import KVStore, NewCache, Staged
@@ -12,6 +12,7 @@ from app.sessions.records import SessionRecords
 __all__ = [
     "CHUNK_BYTES",
     "EmbeddedServerError",
+    "FrameError",
     "KVStore",
     "Lease",
     "NewCache",

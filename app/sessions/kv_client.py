@@ -28,7 +28,7 @@ def connect(settings: Settings) -> redis.Redis:
             url,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
-            socket_read_size=2**20,
+            socket_read_size=2**18,
             retry=_RETRY,
             protocol=2,
             client_name="snaprag",

@@ -44,8 +44,8 @@ def pack_chunk(key: str, index: int, payload: bytes) -> bytes:
     return b"".join((header, _digest(header, payload), payload))
 
 
-def unpack_chunk(key: str, index: int, value: bytes) -> bytes:
-    """The payload. Raises FrameError, which says what is wrong."""
+def unpack_chunk(key: str, index: int, value: bytes) -> memoryview:
+    """The payload, not copied. Raises FrameError, which says what is wrong."""
     if len(value) < _HEADER.size:
         raise FrameError("shorter than its frame")
     magic, version, stored_index, length, identity, digest = _HEADER.unpack_from(value)
@@ -53,7 +53,7 @@ def unpack_chunk(key: str, index: int, value: bytes) -> bytes:
         raise FrameError("not a chunk of this version")
     if identity != xxh3_128_digest(key.encode()) or stored_index != index:
         raise FrameError("the chunk of another key")
-    payload = value[_HEADER.size :]
+    payload = memoryview(value)[_HEADER.size :]
     if length != len(payload):
         raise FrameError("truncated or extended")
     if digest != _digest(value[:_DIGEST_AT], payload):
@@ -61,6 +61,6 @@ def unpack_chunk(key: str, index: int, value: bytes) -> bytes:
     return payload
 
 
-def _digest(header: bytes, payload: bytes) -> bytes:
+def _digest(header: bytes, payload: bytes | memoryview) -> bytes:
     # the header carries the key's digest and is short: seeding the payload's digest with it costs no copy
     return xxh3_128_digest(payload, seed=int.from_bytes(xxh3_128_digest(header)[:8], "little"))

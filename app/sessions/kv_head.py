@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,10 +55,15 @@ class StoredHead:
 
 @dataclass(frozen=True)
 class StoredCache:
-    """A stored cache, verified in full: the chunks of every segment, byte for byte as they were given to `stage`."""
+    """A whole stored cache in memory: the chunks of every segment, byte for byte as they were given to `stage`."""
 
     head: StoredHead
     segments: list[list[bytes]]
+
+    @classmethod
+    def collect(cls, head: StoredHead, segments: Iterator[Iterator[memoryview]]) -> "StoredCache":
+        """To be given to `KVStore.load` by whoever wants the chunks themselves."""
+        return cls(head, [[bytes(chunk) for chunk in chunks] for chunks in segments])
 
 
 def token_digest(token_ids: Sequence[int]) -> str:

@@ -7,19 +7,23 @@ visible if the generation is still the expected one. A cache is an accelerator: 
 
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import redis
 import structlog
 
 from app.sessions.kv_attempts import Attempts, Deadline
 from app.sessions.kv_frame import FrameError, framed_size, session_prefix
-from app.sessions.kv_head import StoredCache, StoredHead, StoredSegment, head_fields
+from app.sessions.kv_head import StoredHead, StoredSegment, head_fields
 from app.sessions.kv_scripts import DROP, PUBLISH
 from app.sessions.kv_transfer import read_chunks, read_head, write_chunks
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
+Use = Callable[[StoredHead, Iterator[Iterator[memoryview]]], T]
 
 DEADLINE_S = 10.0
 COOL_DOWN_S = 5.0
@@ -69,14 +73,16 @@ class KVStore:
         """Calls of `load`, `stage`, `publish` or `drop` by outcome; a load that returned something is a `hit`."""
         return self._attempts.counts(operation)
 
-    def load(self, tenant: str, session_id: str, fingerprint: str) -> StoredCache | None:
-        """The session's cache, every chunk verified before any is returned, and its TTLs renewed.
+    def load(self, tenant: str, session_id: str, fingerprint: str, use: Use[T]) -> T | None:
+        """What `use` makes of the session's cache, of which it is given the head and the chunks of every segment.
 
-        None when there is none, when it was made under another fingerprint or is damaged (it is then dropped), and
-        when the server does not answer.
+        Every chunk is verified before `use` sees it, but only when `use` has taken the last one is the cache known to
+        be whole; what it makes is worth nothing before. It raises FrameError for a cache that it cannot accept. TTLs
+        are renewed. None when there is no cache, when it was made under another fingerprint or is damaged (it is then
+        dropped), and when the server does not answer.
         """
         prefix = session_prefix(tenant, session_id)
-        return self._attempts.run("load", prefix, lambda deadline: self._load(prefix, fingerprint, deadline))
+        return self._attempts.run("load", prefix, lambda deadline: self._load(prefix, fingerprint, use, deadline))
 
     def stage(self, tenant: str, session_id: str, new: NewCache) -> Staged | None:
         """Write the new chunks; nobody sees them before `publish`, and they expire if that never comes.
@@ -114,7 +120,7 @@ class KVStore:
                 self._undropped.add(prefix)
         return dropped
 
-    def _load(self, prefix: str, fingerprint: str, deadline: Deadline) -> tuple[str, StoredCache | None]:
+    def _load(self, prefix: str, fingerprint: str, use: Use[T], deadline: Deadline) -> tuple[str, T | None]:
         self._make_up_drops()
         generation = ""
         try:
@@ -125,8 +131,7 @@ class KVStore:
             if head.fingerprint != fingerprint:
                 outcome = "fingerprint"
             else:
-                segments = read_chunks(self._client, prefix, head, self._ttl_s, deadline)
-                return "hit", StoredCache(head, segments)
+                return "hit", use(head, read_chunks(self._client, prefix, head, self._ttl_s, deadline))
         except FrameError as error:
             outcome = "corrupt"
             log.warning("kv_store_corrupt", session=prefix, error=str(error))

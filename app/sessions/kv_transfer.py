@@ -10,7 +10,10 @@ from app.sessions.kv_frame import FrameError, pack_chunk, unpack_chunk
 from app.sessions.kv_head import FIELDS, HEAD_BYTES, StoredHead, StoredSegment, parse_head
 
 WINDOW = 4
-"""Chunks in flight in one round trip: at most 16 MiB."""
+"""Chunks written in one round trip: at most 16 MiB."""
+
+READ_WINDOW = 2
+"""Chunks read in one round trip: few, so that their memory is used again. New memory costs more than reading."""
 
 
 def read_head(client: redis.Redis, prefix: str) -> StoredHead | None:
@@ -46,26 +49,28 @@ def write_chunks(
 
 def read_chunks(
     client: redis.Redis, prefix: str, head: StoredHead, ttl_s: int, deadline: Deadline
-) -> list[list[bytes]]:
-    """The chunks of every segment, all verified, with every TTL of the session renewed.
+) -> Iterator[Iterator[memoryview]]:
+    """The chunks of every segment, each verified as it comes, with every TTL of the session renewed.
 
-    Raises FrameError when one is missing or wrong, redis.RedisError and DeadlineError.
+    A chunk is to be used before the next one is taken: then the memory of all is that of a window. The iterators raise
+    FrameError when one is missing or wrong, redis.RedisError and DeadlineError.
     """
     renewal = client.pipeline(transaction=False)
     renewal.expire(f"{prefix}:head", ttl_s)
     renewal.expire(f"{prefix}:chunks", ttl_s)
     renewal.execute()
-    return [_read_segment(client, prefix, segment, ttl_s, deadline) for segment in head.segments]
+    for segment in head.segments:
+        yield _read_segment(client, prefix, segment, ttl_s, deadline)
 
 
 def _read_segment(
     client: redis.Redis, prefix: str, segment: StoredSegment, ttl_s: int, deadline: Deadline
-) -> list[bytes]:
-    keys, chunks = segment.keys(prefix), []
-    for start in range(0, len(keys), WINDOW):
+) -> Iterator[memoryview]:
+    keys = segment.keys(prefix)
+    for start in range(0, len(keys), READ_WINDOW):
         deadline.check()
         window = client.pipeline(transaction=False)
-        for index in range(start, min(start + WINDOW, len(keys))):
+        for index in range(start, min(start + READ_WINDOW, len(keys))):
             # one byte more than expected, so that a longer value is seen but never transferred whole
             window.getrange(keys[index], 0, segment.sizes[index])
             window.expire(keys[index], ttl_s)
@@ -74,8 +79,7 @@ def _read_segment(
         for index, value in enumerate(values, start):
             if len(value) != segment.sizes[index]:
                 raise FrameError("a chunk is missing" if not value else "a chunk has another size")
-            chunks.append(unpack_chunk(keys[index], index, value))
-    return chunks
+            yield unpack_chunk(keys[index], index, value)
 
 
 def _bytes(values: Sequence[bytes | str | None]) -> list[bytes | None]:

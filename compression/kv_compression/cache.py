@@ -35,6 +35,10 @@ class LayerEntries:
         values = self.values.gather(1, indices[..., None].expand(-1, -1, self.values.shape[-1]))
         return LayerEntries(keys, values, self.positions.gather(1, indices))
 
+    def empty(self) -> "LayerEntries":
+        """New entries of the same shapes and types, to be written."""
+        return _empty(self, self.count)
+
     def slice(self, start: int, stop: int) -> "LayerEntries":
         """A view of the entries from index `start` to `stop` of every head."""
         return LayerEntries(self.keys[:, start:stop], self.values[:, start:stop], self.positions[:, start:stop])
@@ -68,11 +72,16 @@ class LayerBuffer:
 
     def append(self, new: LayerEntries) -> LayerEntries:
         """Copy `new` behind what is held; a view of everything."""
-        room = self._make_room(new)
-        for buffer, part in zip(_tensors(room), _tensors(new), strict=True):
-            buffer[:, self._end : self._end + new.count] = part
-        self._end += new.count
-        return room.slice(self._begin, self._end)
+        for buffer, part in zip(_tensors(self.extend(new)), _tensors(new), strict=True):
+            buffer.copy_(part)
+        assert self._room is not None
+        return self._room.slice(self._begin, self._end)
+
+    def extend(self, like: LayerEntries) -> LayerEntries:
+        """Take as many entries as `like` has, of its shapes and types; a view of them, to be written by the caller."""
+        room = self._make_room(like)
+        self._end += like.count
+        return room.slice(self._end - like.count, self._end)
 
     def reserve(self, tokens: int) -> None:
         """The next append makes room for `tokens` entries behind those held now."""

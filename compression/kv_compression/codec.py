@@ -8,10 +8,10 @@ Numbers are little-endian. Nothing in a body names code: there is no pickle.
 """
 
 import json
-import math
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,16 +19,46 @@ from torch import Tensor
 
 from kv_compression.cache import LayerEntries
 from kv_compression.errors import CodecError
-from kv_compression.frame import CHUNK_BYTES, FORMAT_VERSION, pack_chunks, unpack_chunks
+from kv_compression.frame import CHUNK_BYTES, FORMAT_VERSION, Chunk, ChunkReader, pack_chunks
 from kv_compression.segment import Segment
 
-__all__ = ["CHUNK_BYTES", "FORMAT_VERSION", "decode_segment", "encode_segment"]
+__all__ = ["CHUNK_BYTES", "FORMAT_VERSION", "Shape", "decode_segment", "encode_segment", "read_segment"]
 
 _LENGTH = struct.Struct("<I")
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _ALIGNMENT = 64
 _MAX_DESCRIPTION = 2**20  # JSON takes many times its size in memory: bounded before it is parsed
 _MAX_POSITION = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A layer as the description has it."""
+
+    heads: int
+    entries: int
+    head_dim: int
+    value_dim: int
+    first: int
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the body: keys, values, and the positions if they are stored."""
+        row = (self.head_dim + self.value_dim) * self.dtype.itemsize + (4 if self.first < 0 else 0)
+        return self.heads * self.entries * row
+
+    def like(self) -> LayerEntries:
+        """Entries of this shape that take no memory: to make others from."""
+        rows = (self.heads, self.entries)
+        return LayerEntries(
+            torch.empty((), dtype=self.dtype).expand(*rows, self.head_dim),
+            torch.empty((), dtype=self.dtype).expand(*rows, self.value_dim),
+            torch.empty((), dtype=torch.int32).expand(*rows),
+        )
+
+
+Allocate = Callable[[Sequence[Shape], int, int], list[LayerEntries]]
 
 assert sys.byteorder == "little"  # the tensors are stored as they lie in memory
 
@@ -52,23 +82,36 @@ def encode_segment(segment: Segment, fingerprint: str, chunk_bytes: int = CHUNK_
     return pack_chunks([head, *_tensors(segment.layers, firsts)], fingerprint, chunk_bytes)
 
 
-def decode_segment(chunks: Sequence[bytes], fingerprint: str) -> Segment:
+def decode_segment(chunks: Sequence[Chunk], fingerprint: str) -> Segment:
     """The segment that these chunks are. Raises CodecError when anything about them is not as it was written.
 
-    The tensors share one buffer, a copy of the chunks' payloads; no more memory than that is taken, whatever the
-    chunks say of themselves.
+    No more memory is taken than the chunks have bytes (and positions that were not stored), whatever they say.
     """
-    body = unpack_chunks(chunks, fingerprint)
-    description, offset = _description(body)
-    start, stop, dtype = description["start"], description["stop"], _DTYPES[description["dtype"]]
-    sizes = [_sizes(shape, dtype) for shape in description["layers"]]
-    if offset + sum(map(sum, sizes)) != len(body):
+    size = sum(len(chunk) for chunk in chunks)
+
+    def allocate(shapes: Sequence[Shape], start: int, stop: int) -> list[LayerEntries]:
+        if sum(shape.nbytes for shape in shapes) > size:
+            raise CodecError("the description speaks of more than there is")
+        return [shape.like().empty() for shape in shapes]
+
+    return read_segment(chunks, fingerprint, allocate)
+
+
+def read_segment(chunks: Iterable[Chunk], fingerprint: str, allocate: Allocate) -> Segment:
+    """Read chunks as they come into the entries that `allocate` makes room for, on the CPU.
+
+    `allocate` is given the shapes of the layers and the segment's start and stop, and refuses what it does not expect.
+    Raises CodecError; what was written into the entries is then worth nothing.
+    """
+    reader = ChunkReader(chunks, fingerprint)
+    start, stop, shapes, length = _description(reader)
+    if length + sum(shape.nbytes for shape in shapes) != reader.total:
         raise CodecError("the sizes in the description do not add up")
-    layers = []
-    for shape, parts in zip(description["layers"], sizes, strict=True):
-        raw = [_raw(body, offset + sum(parts[:i]), size) for i, size in enumerate(parts)]
-        offset += sum(parts)
-        layers.append(_layer(raw, shape, dtype, start, stop))
+    layers = allocate(shapes, start, stop)
+    for shape, layer in zip(shapes, layers, strict=True):
+        _fill(reader, shape, layer)
+        _check_positions(layer.positions, start, stop)
+    reader.finish()
     return Segment(start, stop, layers)
 
 
@@ -88,21 +131,30 @@ def _tensors(layers: Sequence[LayerEntries], firsts: Sequence[int]) -> Iterator[
                 yield memoryview(raw)
 
 
-def _description(body: bytearray) -> tuple[dict[str, Any], int]:
-    """The checked description, and where the tensors begin."""
+def _description(reader: ChunkReader) -> tuple[int, int, list[Shape], int]:
+    """Start and stop, the layers' shapes, and the bytes that the description took; all of it checked."""
     try:
-        (length,) = _LENGTH.unpack_from(body)
+        (length,) = _LENGTH.unpack(_read(reader, _LENGTH.size))
         if length > _MAX_DESCRIPTION:
             raise CodecError("the description is too long")
-        description = json.loads(body[_LENGTH.size : _LENGTH.size + length])
+        description = json.loads(_read(reader, length))
         start, stop, layers = description["start"], description["stop"], description["layers"]
         fine = type(start) is type(stop) is int and 0 <= start <= stop <= _MAX_POSITION and len(layers) > 0
         fine = fine and description["dtype"] in _DTYPES and all(map(_is_shape, layers))
-    except (ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CodecError("the description cannot be read") from error
     if not fine:
         raise CodecError("the description makes no sense")
-    return description, _LENGTH.size + length
+    shapes = [Shape(*layer, dtype=_DTYPES[description["dtype"]]) for layer in layers]
+    if any(shape.first + shape.entries > stop + 1 for shape in shapes):
+        raise CodecError("there are more entries than positions")
+    return start, stop, shapes, _LENGTH.size + length
+
+
+def _read(reader: ChunkReader, size: int) -> bytearray:
+    target = bytearray(size)
+    reader.read_into(memoryview(target))
+    return target
 
 
 def _is_shape(shape: Any) -> bool:
@@ -116,36 +168,27 @@ def _is_shape(shape: Any) -> bool:
     )
 
 
-def _sizes(shape: Sequence[int], dtype: torch.dtype) -> list[int]:
-    """Bytes of the keys, the values and the positions."""
-    heads, entries, head_dim, value_dim, first = shape
-    rows = heads * entries
-    return [rows * head_dim * dtype.itemsize, rows * value_dim * dtype.itemsize, rows * 4 if first < 0 else 0]
-
-
-def _raw(body: bytearray, offset: int, size: int) -> Tensor:
-    """[size] uint8, a view of the body."""
-    if size == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(body, dtype=torch.uint8, offset=offset, count=size)
-
-
-def _layer(raw: Sequence[Tensor], shape: Sequence[int], dtype: torch.dtype, start: int, stop: int) -> LayerEntries:
-    heads, entries, head_dim, value_dim, first = shape
-    if first + entries > stop + 1:
-        raise CodecError("there are more entries than positions")
-    if first < 0:
-        positions = _typed(raw[2], torch.int32, heads, entries)
+def _fill(reader: ChunkReader, shape: Shape, layer: LayerEntries) -> None:
+    """Head by head: the entries of one head lie together, whatever room there is behind them."""
+    for tensor in (layer.keys, layer.values):
+        for head in tensor:
+            reader.read_into(_bytes(head))
+    if shape.first < 0:
+        for head in layer.positions:
+            reader.read_into(_bytes(head))
     else:
-        positions = torch.arange(first, first + entries, dtype=torch.int32).expand(heads, -1)
+        layer.positions.copy_(torch.arange(shape.first, shape.first + shape.entries, dtype=torch.int32))
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """A tensor without gaps, as its bytes."""
+    raw: Any = tensor.view(-1).view(torch.uint8).numpy()
+    return memoryview(raw)
+
+
+def _check_positions(positions: Tensor, start: int, stop: int) -> None:
+    if positions.shape[1] == 0:
+        return
     ascending = bool((positions[:, 1:] > positions[:, :-1]).all())
-    if entries and not (ascending and start <= int(positions[:, 0].min()) and int(positions[:, -1].max()) < stop):
+    if not (ascending and start <= int(positions[:, 0].min()) and int(positions[:, -1].max()) < stop):
         raise CodecError("the positions are not in order, or not in the segment's range")
-    keys = _typed(raw[0], dtype, heads, entries, head_dim)
-    return LayerEntries(keys, _typed(raw[1], dtype, heads, entries, value_dim), positions)
-
-
-def _typed(raw: Tensor, dtype: torch.dtype, *shape: int) -> Tensor:
-    """Bytes as `dtype`; copied only where they do not lie on a multiple of its size."""
-    assert raw.numel() == math.prod(shape) * dtype.itemsize
-    return (raw if raw.data_ptr() % dtype.itemsize == 0 else raw.clone()).view(dtype).view(shape)

@@ -8,7 +8,7 @@ and fingerprint. The digests guard against damage and mistakes, not against some
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import xxhash
 
@@ -16,6 +16,8 @@ from kv_compression.errors import CodecError
 
 FORMAT_VERSION = 2
 CHUNK_BYTES = 4 * 2**20 - 256  # a value of exactly 2^n bytes costs a quarter more memory in some stores
+
+Chunk = bytes | memoryview
 
 _MAGIC = b"SKVC"
 _HEADER = struct.Struct("<4sHIIQ16s16s16s")
@@ -37,40 +39,77 @@ def pack_chunks(body: Iterable[memoryview], fingerprint: str, chunk_bytes: int) 
     return chunks
 
 
-def unpack_chunks(chunks: Sequence[bytes], fingerprint: str) -> bytearray:
-    """The body. Raises CodecError unless these are all the chunks of one body, in order, for this fingerprint."""
-    if not chunks:
-        raise CodecError("there are no chunks")
-    total = sum(len(chunk) - _OVERHEAD for chunk in chunks)
-    mark = _digest([fingerprint.encode()])
-    payloads, digests, bodies = [], [], set()
-    for index, chunk in enumerate(chunks):
-        written_mark, body, digest, payload = _open(chunk, index, [index, len(chunks), total])
-        if written_mark != mark:
-            raise CodecError(f"chunk {index} was written for another model or configuration")
-        payloads.append(payload)
-        digests.append(digest)
-        bodies.add(body)
-    if bodies != {_digest(digests)}:
-        raise CodecError("the chunks belong to different segments")
-    return bytearray().join(payloads)
+class ChunkReader:
+    """The body of chunks that come one after another, each verified before a byte of it is read.
+
+    Raises CodecError as soon as one is not what it should be; only `finish` says that all of them belong together.
+    """
+
+    def __init__(self, chunks: Iterable[Chunk], fingerprint: str) -> None:
+        self._payloads = self._verified(iter(chunks), _digest([fingerprint.encode()]))
+        self._rest = memoryview(b"")
+        self.total = 0
+        self._rest = self._next()
+
+    def read_into(self, target: memoryview) -> None:
+        """Fill `target` with the next bytes."""
+        filled = 0
+        while filled < len(target):
+            if not len(self._rest):
+                self._rest = self._next()
+            piece = self._rest[: len(target) - filled]
+            target[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            self._rest = self._rest[len(piece) :]
+
+    def finish(self) -> None:
+        """Nothing is left, and all chunks were of one body."""
+        if len(self._rest) or next(self._payloads, None) is not None:
+            raise CodecError("there is more than the description says")
+
+    def _next(self) -> memoryview:
+        payload = next(self._payloads, None)
+        if payload is None:
+            raise CodecError("there are no chunks, or too few")
+        return payload
+
+    def _verified(self, chunks: Iterator[Chunk], mark: bytes) -> Iterator[memoryview]:
+        bodies: set[bytes] = set()
+        digests: list[bytes] = []
+        expected: list[int] = []
+        size = 0
+        for index, chunk in enumerate(chunks):
+            place, written_mark, body, digest, payload = _open(chunk, index)
+            expected = expected or place[1:]
+            if place != [index, *expected]:
+                raise CodecError(f"chunk {index} of {expected[0]} is out of place, or one is missing")
+            if written_mark != mark:
+                raise CodecError(f"chunk {index} was written for another model or configuration")
+            self.total = expected[1]
+            size += len(payload)
+            digests.append(digest)
+            bodies.add(body)
+            yield payload
+        if [len(digests), size] != expected:
+            raise CodecError("chunks are missing or cut short")
+        if bodies != {_digest(digests)}:
+            raise CodecError("the chunks belong to different segments")
 
 
-def _open(chunk: bytes, index: int, expected: list[int]) -> tuple[bytes, bytes, bytes, memoryview]:
-    """Fingerprint's, body's and payload's digest, and the payload, once the header is right and the payload whole."""
+def _open(chunk: Chunk, index: int) -> tuple[list[int], bytes, bytes, bytes, memoryview]:
+    """Index, count, total; fingerprint's, body's and payload's digest; the payload: once all of it is right."""
     if len(chunk) <= _OVERHEAD:
         raise CodecError(f"chunk {index} is cut short")
-    header, payload = chunk[: _HEADER.size], memoryview(chunk)[_OVERHEAD:]
+    view = memoryview(chunk)
+    header, payload = view[: _HEADER.size], view[_OVERHEAD:]
     magic, version, *place, mark, body, digest = _HEADER.unpack(header)
     if (magic, version) != (_MAGIC, FORMAT_VERSION):
         raise CodecError(f"chunk {index} has another format")
-    if chunk[_HEADER.size : _OVERHEAD] != xxhash.xxh3_64_digest(header):
+    if view[_HEADER.size : _OVERHEAD] != xxhash.xxh3_64_digest(header):
         raise CodecError(f"chunk {index} has a damaged header")
-    if place != expected:
-        raise CodecError(f"chunk {index} of {expected[1]} is out of place, or one is missing or cut short")
     if digest != _digest([payload]):
         raise CodecError(f"chunk {index} is damaged")
-    return mark, body, digest, payload
+    return place, mark, body, digest, payload
 
 
 def _payloads(body: Iterable[memoryview], size: int) -> Iterator[list[memoryview]]:

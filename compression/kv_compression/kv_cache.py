@@ -1,12 +1,14 @@
 """The cache of one sequence: run the model on it, select from it, take segments out and build it from them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from transformers import PretrainedConfig
 
 from kv_compression.cache import LayerEntries
+from kv_compression.codec import Shape, read_segment
 from kv_compression.errors import SegmentError
+from kv_compression.frame import Chunk
 from kv_compression.observation import Observation
 from kv_compression.policies.base import Policy
 from kv_compression.segment import Segment, check_sequence
@@ -101,6 +103,56 @@ class KVCache(EntryCache):
                 layer.buffer.drop_first(layer.buffer.count - layer.sliding_window + 1)
             layer.length = segments[-1].stop
         return cache
+
+    @classmethod
+    def restore(
+        cls,
+        config: PretrainedConfig,
+        segments: Iterable[Iterable[Chunk]],
+        fingerprint: str,
+        *,
+        tokens: int,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        room: int = 0,
+    ) -> "KVCache":
+        """The cache whose segments were encoded to these chunks, read as they come, with room for `room` more tokens.
+
+        `tokens` is the length that the cache must have; no memory is taken for more. Raises CodecError or SegmentError
+        when the chunks do not make that cache of this model.
+        """
+        cache = cls(config, device=device, dtype=dtype)
+        for layer in cache.layers:
+            layer.buffer.reserve(tokens + room if layer.sliding_window is None else 0)
+        read = [cache._read(chunks, fingerprint, tokens) for chunks in segments]
+        if cache.length != tokens:
+            raise SegmentError(f"the segments end at {cache.length}, not at {tokens}")
+        check_sequence(read, [layer.sliding_window for layer in cache.layers])
+        for layer in cache.layers:
+            if layer.sliding_window is not None:
+                layer.buffer.drop_first(layer.buffer.count - layer.sliding_window + 1)
+        return cache
+
+    def _read(self, chunks: Iterable[Chunk], fingerprint: str, tokens: int) -> Segment:
+        """Append one encoded segment. On the CPU the bytes go from the chunk to their place in the buffer."""
+        in_place = self.device.type == "cpu"
+
+        def allocate(shapes: Sequence[Shape], start: int, stop: int) -> list[LayerEntries]:
+            if start != self.length or stop > tokens or len(shapes) != len(self.layers):
+                raise SegmentError("a segment of another sequence or model")
+            if any(shape.entries > stop - start or shape.dtype != self.dtype for shape in shapes):
+                raise SegmentError("a segment of more entries than tokens, or of another type")
+            likes = [shape.like() for shape in shapes]
+            if in_place:
+                return [layer.buffer.extend(like) for layer, like in zip(self.layers, likes, strict=True)]
+            return [like.empty() for like in likes]
+
+        segment = read_segment(chunks, fingerprint, allocate)
+        for layer, entries in zip(self.layers, segment.layers, strict=True):
+            if not in_place:
+                layer.buffer.append(_moved(entries, self.device, self.dtype))
+            layer.length = segment.stop
+        return segment
 
 
 def _between(held: LayerEntries | None, start: int, stop: int) -> LayerEntries:

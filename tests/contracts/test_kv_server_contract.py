@@ -68,7 +68,7 @@ def save(store: KVStore, tenant: str, new: NewCache, session_id: str = "s") -> b
 
 
 def loaded(store: KVStore, tenant: str, session_id: str = "s") -> StoredCache:
-    cache = store.load(tenant, session_id, "f")
+    cache = store.load(tenant, session_id, "f", StoredCache.collect)
     assert cache is not None
     return cache
 
@@ -89,7 +89,7 @@ def test_a_saved_cache_loads_byte_for_byte(store: KVStore, tenant: str) -> None:
 
 def test_nothing_is_seen_before_it_is_published(store: KVStore, tenant: str) -> None:
     staged = store.stage(tenant, "s", new_cache(1, 0, [b"a"]))
-    assert store.load(tenant, "s", "f") is None
+    assert store.load(tenant, "s", "f", StoredCache.collect) is None
     assert staged is not None
     assert store.publish(staged)
     assert loaded(store, tenant).head == staged.head
@@ -174,7 +174,7 @@ def test_drop_leaves_nothing_and_what_was_staged_cannot_be_published(
 
 def test_another_fingerprint_is_a_miss_and_makes_room(client: redis.Redis, store: KVStore, tenant: str) -> None:
     save(store, tenant, new_cache(1, 0, [b"a"], fingerprint="another model"))
-    assert store.load(tenant, "s", "f") is None
+    assert store.load(tenant, "s", "f", StoredCache.collect) is None
     assert store.counts() == {"fingerprint": 1}
     assert keys_of(client, tenant) == set()
     assert save(store, tenant, new_cache(2, 0, [b"b"]))
@@ -182,9 +182,9 @@ def test_another_fingerprint_is_a_miss_and_makes_room(client: redis.Redis, store
 
 def test_sessions_and_tenants_do_not_meet(store: KVStore, tenant: str) -> None:
     save(store, tenant, new_cache(1, 0, [b"a"]))
-    assert store.load(tenant, "other", "f") is None
-    assert store.load(f"{tenant}:s", "", "f") is None
-    assert store.load(tenant[:-1], f"{tenant[-1]}:s", "f") is None
+    assert store.load(tenant, "other", "f", StoredCache.collect) is None
+    assert store.load(f"{tenant}:s", "", "f", StoredCache.collect) is None
+    assert store.load(tenant[:-1], f"{tenant[-1]}:s", "f", StoredCache.collect) is None
     assert loaded(store, tenant).segments == [[b"a"]]
 
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 from xxhash import xxh3_128_hexdigest
 
-from app.sessions import KVStore, NewCache, token_digest
+from app.sessions import KVStore, NewCache, StoredCache, token_digest
 from app.sessions.kv_frame import session_prefix
 from app.sessions.kv_head import FIELDS, StoredHead, StoredSegment, head_fields
 
@@ -87,18 +87,18 @@ def saved(store: KVStore, tenant: str) -> list[str]:
 def test_damage_is_a_miss_and_the_next_save_works(embedded_client: redis.Redis, prefix: str, damage: Damage) -> None:
     client, store, tenant = embedded_client, KVStore(embedded_client, 1000), tenant_of(prefix)
     mine, theirs = saved(store, tenant), saved(store, f"{tenant}-other")
-    assert store.load(tenant, "s", "f") is not None
+    assert store.load(tenant, "s", "f", StoredCache.collect) is not None
 
     damage(client, prefix, mine, theirs)
 
-    assert store.load(tenant, "s", "f") is None
+    assert store.load(tenant, "s", "f", StoredCache.collect) is None
     assert store.counts()["corrupt"] == 1
     assert list(client.scan_iter(f"{prefix}*", count=1000)) == []
-    assert store.load(f"{tenant}-other", "s", "f") is not None
+    assert store.load(f"{tenant}-other", "s", "f", StoredCache.collect) is not None
     staged = store.stage(tenant, "s", NewCache(3, 0, "f", 5, token_digest(range(5)), [b"new"]))
     assert staged is not None
     assert store.publish(staged)
-    found = store.load(tenant, "s", "f")
+    found = store.load(tenant, "s", "f", StoredCache.collect)
     assert found is not None
     assert found.segments == [[b"new"]]
 
@@ -122,7 +122,7 @@ def test_a_forged_head_with_a_right_digest_is_refused(
 ) -> None:
     store = KVStore(embedded_client, 1000)
     embedded_client.hset(f"{prefix}:head", mapping=dict(head_fields(prefix, head)))
-    assert store.load(tenant_of(prefix), "s", "f") is None
+    assert store.load(tenant_of(prefix), "s", "f", StoredCache.collect) is None
     assert store.counts() == {"corrupt": 1}
     assert not embedded_client.exists(f"{prefix}:head")
 
@@ -139,5 +139,5 @@ def test_a_forged_manifest_of_any_shape_is_refused(embedded_client: redis.Redis,
         fields = ["1", "f", "99", manifest]
         digest = xxh3_128_hexdigest("\0".join((prefix, *fields)).encode())
         embedded_client.hset(f"{prefix}:head", mapping=dict(zip(FIELDS, [*fields, digest], strict=True)))
-        assert store.load(tenant_of(prefix), "s", "f") is None
+        assert store.load(tenant_of(prefix), "s", "f", StoredCache.collect) is None
     assert store.counts() == {"corrupt": len(manifests)}

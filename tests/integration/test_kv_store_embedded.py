@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from app.errors import InvalidRequestError
-from app.sessions import EmbeddedServerError, KVStore, NewCache, connect, open_kv_client, token_digest
+from app.sessions import EmbeddedServerError, KVStore, NewCache, StoredCache, connect, open_kv_client, token_digest
 from app.sessions.kv_server import server_dir, socket_path
 from app.settings import Settings
 
@@ -64,7 +64,7 @@ def save(client: redis.Redis, chunk: bytes, generation: int = 1) -> None:
 
 
 def load(client: redis.Redis) -> list[list[bytes]] | None:
-    found = KVStore(client, 1000).load("t", "s", "f")
+    found = KVStore(client, 1000).load("t", "s", "f", StoredCache.collect)
     return found.segments if found else None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from app.sessions import KVStore, NewCache, open_kv_client, token_digest
+from app.sessions import KVStore, NewCache, StoredCache, open_kv_client, token_digest
 from app.settings import Settings
 
 TIMEOUT_MS = 300
@@ -57,12 +57,12 @@ def test_a_stopped_server_costs_one_bounded_delay_and_then_none(client: redis.Re
     os.kill(server_pid, signal.SIGSTOP)
     try:
         started = time.monotonic()
-        assert store.load("t", "s", "f") is None
+        assert store.load("t", "s", "f", StoredCache.collect) is None
         assert TIMEOUT_MS / 1000 <= time.monotonic() - started < 1.0
 
         started = time.monotonic()
         for _ in range(100):
-            assert store.load("t", "s", "f") is None
+            assert store.load("t", "s", "f", StoredCache.collect) is None
             assert store.stage("t", "s", new_cache(2, [b"b"])) is None
             assert not store.drop("t", "s2")
         assert time.monotonic() - started < 0.2
@@ -71,7 +71,7 @@ def test_a_stopped_server_costs_one_bounded_delay_and_then_none(client: redis.Re
     assert store.counts() == {"timeout": 1, "cooling_down": 100}
 
     time.sleep(0.5)
-    found = store.load("t", "s", "f")
+    found = store.load("t", "s", "f", StoredCache.collect)
     assert found is not None
     assert found.segments == [[b"a"]]
 
@@ -86,7 +86,7 @@ def test_a_drop_that_failed_is_made_up_for(client: redis.Redis, server_pid: int)
     finally:
         os.kill(server_pid, signal.SIGCONT)
     time.sleep(0.1)
-    assert store.load("t", "other", "f") is not None
+    assert store.load("t", "other", "f", StoredCache.collect) is not None
     assert not list(client.scan_iter("snaprag:*:s}*"))
 
 
@@ -103,7 +103,7 @@ def test_a_server_killed_during_a_save_leaves_the_last_cache(client: redis.Redis
     assert time.monotonic() - started < 3
     wait_until_back(client, server_pid)
     time.sleep(0.1)
-    found = store.load("t", "s", "f")
+    found = store.load("t", "s", "f", StoredCache.collect)
     assert found is not None
     assert found.segments == [[b"first", b"second"]]
     assert all(client.ttl(key) > 0 for key in client.scan_iter("*", count=1000))
@@ -115,7 +115,7 @@ def test_eviction_is_a_miss_and_never_a_partial_cache(client: redis.Redis) -> No
     for session, chunks in saved.items():
         save(store, new_cache(1, chunks), session)
     assert client.info("stats")["evicted_keys"] > 0
-    loaded = {session: store.load("t", session, "f") for session in saved}
+    loaded = {session: store.load("t", session, "f", StoredCache.collect) for session in saved}
     assert None in loaded.values()
     assert all(cache.segments == [saved[session]] for session, cache in loaded.items() if cache is not None)
     for session in saved:
@@ -131,7 +131,7 @@ def test_a_chunk_evicted_between_write_and_publish_is_noticed(client: redis.Redi
     client.delete(staged.head.keys(staged.prefix)[0])
     assert not store.publish(staged)
     assert store.counts("publish") == {"published": 1, "incomplete": 1}
-    found = store.load("t", "s", "f")
+    found = store.load("t", "s", "f", StoredCache.collect)
     assert found is not None
     assert found.segments == [[b"old"]]
 
@@ -142,7 +142,7 @@ def test_a_full_server_refuses_and_the_last_cache_stays(client: redis.Redis) -> 
     client.config_set("maxmemory-policy", "noeviction")
     assert store.stage("t", "s", new_cache(2, [bytes(2**20)] * 100)) is None
     assert store.counts("stage") == {"stored": 1, "refused": 1}
-    found = store.load("t", "s", "f")
+    found = store.load("t", "s", "f", StoredCache.collect)
     assert found is not None
     assert found.segments == [[b"a"]]
 
@@ -152,16 +152,16 @@ def test_a_read_only_server_serves_and_refuses(client: redis.Redis) -> None:
     assert save(store, new_cache(1, [b"a"]))
     client.config_set("min-replicas-to-write", 1)
     assert store.stage("t", "s", new_cache(2, [b"b"])) is None
-    assert store.load("t", "s", "f") is None
+    assert store.load("t", "s", "f", StoredCache.collect) is None
     client.config_set("min-replicas-to-write", 0)
-    assert store.load("t", "s", "f") is not None
+    assert store.load("t", "s", "f", StoredCache.collect) is not None
 
 
 def test_the_deadline_bounds_an_operation_of_many_round_trips(client: redis.Redis) -> None:
     store = KVStore(client, 1000)
     assert save(store, new_cache(1, [b"a"] * 12))
     hurried = KVStore(client, 1000, deadline_s=0.0)
-    assert hurried.load("t", "s", "f") is None
+    assert hurried.load("t", "s", "f", StoredCache.collect) is None
     assert hurried.counts() == {"timeout": 1}
 
 
@@ -186,10 +186,10 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left(tmp_path: Path) -> None
         with open_kv_client(settings) as client, ThreadPoolExecutor(2) as pool:
             store = KVStore(client, 1000, deadline_s=0.4)
             started = time.monotonic()
-            loads = [pool.submit(store.load, "t", "s", "f")]
+            loads = [pool.submit(store.load, "t", "s", "f", StoredCache.collect)]
             # this one is in the middle of a read when the first one's time is over
             time.sleep(0.2)
-            loads.append(pool.submit(store.load, "t", "s", "f"))
+            loads.append(pool.submit(store.load, "t", "s", "f", StoredCache.collect))
             assert [load.result() for load in loads] == [None, None]
             assert time.monotonic() - started < 1.0
             assert sum(store.counts().values()) == 2
@@ -207,7 +207,7 @@ def test_an_external_server_may_come_later(tmp_path: Path, client: redis.Redis) 
     with open_kv_client(settings) as external:
         store = KVStore(external, 1000, cool_down_s=0.0)
         started = time.monotonic()
-        assert store.load("t", "s", "f") is None
+        assert store.load("t", "s", "f", StoredCache.collect) is None
         assert not store.drop("t", "s")
         assert time.monotonic() - started < 1
         assert store.counts() == {"unreachable": 1}
@@ -215,7 +215,7 @@ def test_an_external_server_may_come_later(tmp_path: Path, client: redis.Redis) 
         client.config_set("bind", "127.0.0.1")
         client.config_set("port", port)
         assert save(store, new_cache(1, [b"a"]))
-        assert store.load("t", "s", "f") is not None
+        assert store.load("t", "s", "f", StoredCache.collect) is not None
 
 
 def test_a_server_that_speaks_another_protocol_is_a_miss(tmp_path: Path) -> None:
@@ -232,5 +232,5 @@ def test_a_server_that_speaks_another_protocol_is_a_miss(tmp_path: Path) -> None
         settings = Settings(data_dir=tmp_path, redis_url=f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
         with open_kv_client(settings) as client:
             store = KVStore(client, 1000)
-            assert store.load("t", "s", "f") is None
+            assert store.load("t", "s", "f", StoredCache.collect) is None
             assert "hit" not in store.counts()
