@@ -15,6 +15,7 @@ The bytes are those stored after the last turn. A line of the data file is {"tex
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -27,8 +28,7 @@ ANSWER_TOKENS = 40
 
 
 class Session:
-    """One row's session on one paper: the cache that later turns are appended to, and how the next one is made of it.
-    """
+    """One row's session on one paper: the cache to which turns are appended, and how the next one is made of it."""
 
     def __init__(self, runner: Runner, policy: Policy, archive: str, whole: KVCache, run: Prefill) -> None:
         self.runner, self.policy, self.archive = runner, policy, archive
@@ -90,7 +90,7 @@ def measure(
                 session.ask(question)
             losses.append(session.answer(runner.encode(answer)[:ANSWER_TOKENS]))
         measured[name] = (losses, session.stored.nbytes)
-    print(f"a paper of {len(prompt)} tokens is done", flush=True)
+    print(f"a paper of {len(prompt)} tokens is done", file=sys.stderr)
     return measured
 
 

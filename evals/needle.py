@@ -8,6 +8,7 @@ and all policies select from the same cache.
 
 import argparse
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,6 +78,7 @@ def main() -> None:
             for name, policy in rows.items():
                 working = cache.select(policy, run.observation, room=16)
                 found[name][column] += number in runner.answer(working, run.logits, max_tokens=16)
+            print(f"{length} tokens, depth {step + 1} of {options.depths} is done", file=sys.stderr)
     print(f"found of {options.depths}")
     print_table(found, ["policy", *(f"{length} tokens" for length in options.lengths)])
     write_json(options.json, {"options": {key: str(value) for key, value in vars(options).items()}, "found": found})
