@@ -145,7 +145,8 @@ def _description(reader: ChunkReader) -> tuple[int, int, list[Shape], int]:
         raise CodecError("the description cannot be read") from error
     if not fine:
         raise CodecError("the description makes no sense")
-    shapes = [Shape(*layer, dtype=_DTYPES[description["dtype"]]) for layer in layers]
+    dtype = _DTYPES[description["dtype"]]
+    shapes = [Shape(*layer, dtype) for layer in layers]  # type: ignore[call-arg]
     if any(shape.first + shape.entries > stop + 1 for shape in shapes):
         raise CodecError("there are more entries than positions")
     return start, stop, shapes, _LENGTH.size + length
