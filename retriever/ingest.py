@@ -5,38 +5,46 @@ queued or processing (then it is queued again at the next start) or ready.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from retriever import store
-from retriever.chunk import PASSAGE_TOKENS, chunk
+from retriever.chunk import PASSAGE_TOKENS, Span, chunk
 from retriever.embed import BATCH, Embedder
 from retriever.errors import InvalidDocumentError, RetrieverError
 from retriever.extract import extract
+from retriever.model import Extracted
 
 log = structlog.get_logger()
 
-# tenant, collection, numbers of the new passages, their vectors
-Publish = Callable[[str, str, list[int], NDArray[np.float32]], None]
+RETRY_S = 2.0  # after the database failed: locked for long, or the disk is full
+
+# document id, what it holds, its passages, their vectors -> False when the document has been deleted
+Publish = Callable[[str, Extracted, Sequence[Span], NDArray[np.float32]], bool]
 
 
 class _Stopped(Exception):
     """The thread was told to stop in the middle of a document."""
 
 
-class Ingest:
-    """The ingest thread. `published` is called for every document that became ready."""
+class _Deleted(Exception):
+    """The document was deleted in the middle of its ingest."""
 
-    def __init__(self, engine: Engine, embedder: Embedder, uploads: Path, published: Publish) -> None:
+
+class Ingest:
+    """The ingest thread. It calls `publish` with all that makes a document ready."""
+
+    def __init__(self, engine: Engine, embedder: Embedder, uploads: Path, publish: Publish) -> None:
         self._engine = engine
         self._embedder = embedder
         self._uploads = uploads
-        self._published = published
+        self._publish = publish
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ingest", daemon=True)
@@ -61,37 +69,53 @@ class Ingest:
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._wake.clear()
-            with self._engine.connect() as connection:
-                queued = store.next_queued(connection)
-            if queued is None:
-                self._wake.wait()
+            try:
+                worked = self._next()
+            except SQLAlchemyError:
+                log.exception("ingest_database_failed")
+                self._stopping.wait(RETRY_S)
             else:
-                self._process(*queued)
+                if not worked and not self._stopping.is_set():
+                    self._wake.wait()
 
-    def _process(self, document_id: str, tenant: str, collection: str, filename: str) -> None:
-        self._update(document_id, status="processing")
+    def _next(self) -> bool:
+        """Take up the next document; False when there is none."""
+        with self._engine.connect() as connection:
+            queued = store.next_queued(connection)
+        if queued is not None:
+            self._process(*queued)
+        return queued is not None
+
+    def _process(self, document_id: str, filename: str) -> None:
         try:
-            self._ingest(document_id, tenant, collection, filename)
+            self._report(document_id, status="processing")
+            self._ingest(document_id, filename)
         except _Stopped:
             self._update(document_id, status="queued", progress=0.0)
+        except _Deleted:
+            log.info("ingest_deleted", document_id=document_id)
         except RetrieverError as error:
             self._update(document_id, status="failed", error=str(error))
+        except SQLAlchemyError:  # says nothing about the document, which stays undone
+            raise
         except Exception:  # a file that breaks its reader must not end the thread; the log says how
             log.exception("ingest_failed", document_id=document_id)
-            self._update(document_id, status="failed", error="The document could not be read; it may be damaged.")
+            reason = "The document could not be read; it may be damaged. The service's log says more."
+            self._update(document_id, status="failed", error=reason)
 
-    def _ingest(self, document_id: str, tenant: str, collection: str, filename: str) -> None:
-        extracted = extract(self._uploads / document_id, filename)
+    def _ingest(self, document_id: str, filename: str) -> None:
+        path = self._uploads / document_id
+        if not path.exists():
+            self._report(document_id, progress=0.0)
+            raise InvalidDocumentError("The uploaded file is gone. Upload it again.")
+        extracted = extract(path, filename)
         spans = chunk(extracted, self._embedder.count_tokens, min(PASSAGE_TOKENS, self._embedder.max_tokens))
         if not spans:
             raise InvalidDocumentError("The document holds no text.")
-        texts = [extracted.text[span.start : span.end] for span in spans]
-        vectors = self._embed(document_id, texts)
-        with self._engine.begin() as connection:
-            numbers = store.publish(connection, document_id, extracted, spans, vectors, self._embedder.name)
-        if numbers is not None:
-            self._published(tenant, collection, numbers, vectors)
-            log.info("ingested", document_id=document_id, pages=len(extracted.pages), passages=len(spans))
+        vectors = self._embed(document_id, [extracted.text[span.start : span.end] for span in spans])
+        if not self._publish(document_id, extracted, spans, vectors):
+            raise _Deleted
+        log.info("ingested", document_id=document_id, pages=len(extracted.pages), passages=len(spans))
 
     def _embed(self, document_id: str, texts: list[str]) -> NDArray[np.float32]:
         vectors = np.empty((len(texts), self._embedder.dimension), dtype=np.float32)
@@ -99,9 +123,14 @@ class Ingest:
             if self._stopping.is_set():
                 raise _Stopped
             vectors[start : start + BATCH] = self._embedder.embed(texts[start : start + BATCH])
-            self._update(document_id, progress=round(min(start + BATCH, len(texts)) / len(texts) * 0.99, 2))
+            self._report(document_id, progress=round(min(start + BATCH, len(texts)) / len(texts) * 0.99, 2))
         return vectors
 
-    def _update(self, document_id: str, **values: object) -> None:
+    def _report(self, document_id: str, **values: object) -> None:
+        """Set columns of a document at work; raises _Deleted when it is gone."""
+        if not self._update(document_id, **values):
+            raise _Deleted
+
+    def _update(self, document_id: str, **values: object) -> bool:
         with self._engine.begin() as connection:
-            store.update(connection, document_id, **values)
+            return store.update(connection, document_id, **values)

@@ -1,7 +1,7 @@
 """The lexical leg: SQLite's FTS5, which is given words that were made here.
 
-Its own tokenizers make one word of a Japanese sentence and single letters of a Hindi one. Scripts without blanks between
-words are indexed as characters and pairs of characters; marks that writers leave out are left out.
+Its own tokenizers make one word of a Japanese sentence and single letters of a Hindi one. Scripts without blanks
+between words are indexed as characters and pairs of characters; marks that writers leave out are left out.
 """
 
 import re

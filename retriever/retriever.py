@@ -12,19 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Engine
 
-from retriever import lexical, store
+from retriever import store
+from retriever.chunk import Span
 from retriever.database import create_tables
 from retriever.embed import Embedder
-from retriever.extract import check_type
+from retriever.extract import SNIFF_BYTES, check_type
 from retriever.extract.clean import clean_filename
-from retriever.fuse import fuse
 from retriever.index import VectorIndex
 from retriever.ingest import Ingest
-from retriever.model import Document, Hit, Passage
-
-CANDIDATES = 50  # of each leg, before they are fused
-# A passage about something else rarely comes nearer than this to a question; see docs/retrieval.md for the measurement.
-MIN_SIMILARITY = 0.30
+from retriever.model import Document, Extracted, Hit, Passage
+from retriever.search import search
 
 
 class Retriever:
@@ -38,10 +35,10 @@ class Retriever:
         self._indexes: dict[tuple[str, str], VectorIndex] = {}
         self._lock = threading.Lock()
         create_tables(engine)
-        self._ingest = Ingest(engine, embedder, self._uploads, self._published)
+        self._ingest = Ingest(engine, embedder, self._uploads, self._publish)
 
     def start(self) -> None:
-        """Remove uploads that no document knows, and take up the queue."""
+        """Remove uploads that no document knows, and take up the queue. Call it before anything is added."""
         with self._engine.connect() as connection:
             known = store.all_ids(connection)
         for path in self._uploads.iterdir():
@@ -56,7 +53,7 @@ class Retriever:
     def add(self, tenant: str, collection: str, filename: str, stream: BinaryIO) -> Document:
         """Store an upload and queue it. UnsupportedTypeError or InvalidDocumentError for what can never be read."""
         shown = clean_filename(filename)
-        head = stream.read(4096)
+        head = stream.read(SNIFF_BYTES)
         check_type(shown, head)
         document_id = f"doc_{uuid.uuid4().hex}"
         self._store_upload(document_id, head, stream)
@@ -95,18 +92,8 @@ class Retriever:
         """The best passages for `query`, best first; [] when nothing in the collection is about it."""
         vector = self._embedder.embed([query])[0]
         index = self._index(tenant, collection)
-        near = index.search(vector, CANDIDATES)
-        if max(near.values(), default=0.0) < MIN_SIMILARITY:
-            return []
         with self._engine.connect() as connection:
-            words = lexical.search(connection, tenant, collection, query, CANDIDATES)
-            ranked = fuse([list(near), words])[:top_k]
-            found = store.passages_by_number(connection, tenant, [number for number, _ in ranked])
-        return [
-            Hit(found[number], score, near.get(number) or index.similarity(vector, number))
-            for number, score in ranked
-            if number in found
-        ]
+            return search(connection, index, tenant, collection, query, vector, top_k)
 
     def _index(self, tenant: str, collection: str) -> VectorIndex:
         with self._lock:
@@ -114,19 +101,26 @@ class Retriever:
             if index is None:
                 index = VectorIndex(self._embedder.dimension)
                 with self._engine.connect() as connection:
-                    numbers, vectors = store.vectors_of(connection, tenant, collection)
+                    numbers, vectors = store.vectors_of(connection, tenant, collection, self._embedder.name)
                 if numbers:
                     index.add(numbers, np.frombuffer(b"".join(vectors), np.float32).reshape(len(numbers), -1))
                 self._indexes[tenant, collection] = index
             return index
 
-    def _published(self, tenant: str, collection: str, numbers: list[int], vectors: NDArray[np.float32]) -> None:
-        """A document became ready: an index in memory learns of it; one that is not loaded will read it."""
+    def _publish(
+        self, document_id: str, extracted: Extracted, spans: Sequence[Span], vectors: NDArray[np.float32]
+    ) -> bool:
+        """Make a document ready, in the database and in the index if that is loaded; False when it has been deleted.
+
+        Under the lock, so that a deletion comes before all of it or after all of it.
+        """
         with self._lock:
-            index = self._indexes.get((tenant, collection))
-            if index is not None:
-                index.remove(numbers)
-                index.add(numbers, vectors)
+            with self._engine.begin() as connection:
+                numbers = store.publish(connection, document_id, extracted, spans, vectors, self._embedder.name)
+                place = store.place_of(connection, document_id)
+            if place is not None and place in self._indexes:
+                self._indexes[place].add(numbers, vectors)
+        return place is not None
 
     def _store_upload(self, document_id: str, head: bytes, stream: BinaryIO) -> None:
         """On disk, flushed, under its final name, before the row that knows it."""
@@ -139,5 +133,15 @@ class Retriever:
                 file.flush()
                 os.fsync(file.fileno())
             partial.rename(path)
+            _flush_folder(self._uploads)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename outlast a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -63,15 +63,15 @@ def requeue_interrupted(connection: Connection, embedder: str) -> None:
     connection.execute(documents.update().where(interrupted | outdated).values(status="queued", progress=0.0))
 
 
-def next_queued(connection: Connection) -> tuple[str, str, str, str] | None:
-    """Id, tenant, collection and file name of the document that comes next: the oldest that is not done.
+def next_queued(connection: Connection) -> tuple[str, str] | None:
+    """Id and file name of the document that comes next: the oldest that is not done.
 
     One thread ingests, so what is processing when it asks is what an error interrupted.
     """
-    columns = (documents.c.document_id, documents.c.tenant, documents.c.collection, documents.c.filename)
+    columns = (documents.c.document_id, documents.c.filename)
     undone = documents.c.status.in_(("queued", "processing"))
     row = connection.execute(select(*columns).where(undone).order_by(documents.c.created_at).limit(1)).first()
-    return None if row is None else (row[0], row[1], row[2], row[3])
+    return None if row is None else (row[0], row[1])
 
 
 def publish(
@@ -81,8 +81,10 @@ def publish(
     spans: Sequence[Span],
     vectors: NDArray[np.float32],
     embedder: str,
-) -> list[int] | None:
-    """Write the passages with their vectors and words, and make the document ready; None when it has been deleted."""
+) -> list[int]:
+    """Write the passages with their vectors and words, and make the document ready; their numbers, none when it has
+    been deleted.
+    """
     clear_passages(connection, document_id)
     ready = update(
         connection,
@@ -98,7 +100,7 @@ def publish(
         embedder=embedder,
     )
     if not ready:
-        return None
+        return []
     rows: list[dict[str, Any]] = [
         {
             "document_id": document_id,
@@ -115,6 +117,13 @@ def publish(
     numbers = numbers_of(connection, document_id)
     lexical.add(connection, numbers, [row["text"] for row in rows])
     return numbers
+
+
+def place_of(connection: Connection, document_id: str) -> tuple[str, str] | None:
+    """Tenant and collection of a document; None when it has been deleted."""
+    query = select(documents.c.tenant, documents.c.collection).where(documents.c.document_id == document_id)
+    row = connection.execute(query).first()
+    return None if row is None else (row[0], row[1])
 
 
 def clear_passages(connection: Connection, document_id: str) -> None:

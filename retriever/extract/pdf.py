@@ -60,7 +60,7 @@ def _warnings(texts: Sequence[str]) -> list[str]:
         warnings.append(f"No text layer on page {_ranges(empty)}: nothing of it can be found.")
     if right_to_left:
         warnings.append(
-            f"Right-to-left text on page {_ranges(right_to_left)}: PDF files often do not keep the order of its letters."
+            f"Right-to-left text on page {_ranges(right_to_left)}: PDF files often keep its letters in another order."
         )
     return warnings
 

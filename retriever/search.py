@@ -1,0 +1,44 @@
+"""One search: both legs, fused, and what of it is about the query at all."""
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection
+
+from retriever import lexical, store
+from retriever.fuse import fuse
+from retriever.index import VectorIndex
+from retriever.model import Hit
+
+CANDIDATES = 50  # of each leg, before they are fused
+
+# A passage's evidence: its cosine, and half the share of the query's content words that it holds. Measured on questions
+# about the collection and about something else; docs/retrieval.md has the figures.
+COVERAGE_WEIGHT = 0.5
+MIN_EVIDENCE = 0.50  # of the best hit: below, the collection is not about the query
+MIN_HIT_EVIDENCE = 0.30  # of any hit: below, it only fills the list
+
+
+def search(
+    connection: Connection,
+    index: VectorIndex,
+    tenant: str,
+    collection: str,
+    query: str,
+    vector: NDArray[np.float32],
+    top_k: int,
+) -> list[Hit]:
+    """The best passages for `query`, whose vector [dimension] is given; [] when nothing is about it."""
+    words = lexical.content_words(query)
+    near = index.search(vector, CANDIDATES)
+    by_words = lexical.search(connection, tenant, collection, words, CANDIDATES)
+    ranked = fuse([list(near), by_words])
+    found = store.passages_by_number(connection, tenant, [number for number, _ in ranked])
+    hits, evidence = [], []
+    for number, score in ranked:
+        if number in found:
+            similarity = near[number] if number in near else index.similarity(vector, number)
+            hits.append(Hit(found[number], score, similarity))
+            evidence.append(similarity + COVERAGE_WEIGHT * lexical.coverage(words, found[number].text))
+    if max(evidence, default=0.0) < MIN_EVIDENCE:
+        return []
+    return [hit for hit, support in zip(hits, evidence, strict=True) if support >= MIN_HIT_EVIDENCE][:top_k]
