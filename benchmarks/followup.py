@@ -19,13 +19,13 @@ from benchmarks.service import ServiceProcess
 from samples import HANDBOOK
 
 QUESTIONS = (
-    "Which of these is inspected most often?",
-    "And what is its part number?",
-    "Who has to be told first?",
-    "How long does that take?",
-    "What is the limit for that?",
-    "Where is it written down?",
-    "Which tool is used for it?",
+    "How often is the gearbox oil changed?",
+    "What is the part number of a filter cartridge?",
+    "At which bearing temperature does the pump stop?",
+    "Who may open a pump or a gearbox?",
+    "How long does the shaft take to run out?",
+    "Which company made the raking machine?",
+    "What must the insulation of a motor be at least?",
 )
 FIRST_QUESTION = "What must be checked before the pumps are started?"
 MAX_TOKENS = 16

@@ -14,7 +14,12 @@ from rich.console import Console
 from app.cli.client import Client
 from app.errors import SnapragError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Upload documents, ask, and keep asking.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Upload documents, ask, and keep asking.",
+)
 models = typer.Typer(no_args_is_help=True, help="The two default models.")
 app.add_typer(models, name="models")
 
