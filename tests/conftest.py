@@ -1,5 +1,7 @@
 """Fixtures that several parts share."""
 
+import io
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 from app.engine.pull import pull
 from app.sessions import SessionRecords, TurnRecord, open_kv_client
 from app.settings import Settings
+from retriever import Document, Embedder, Retriever
 from retriever.database import open_database
 
 
@@ -37,6 +40,38 @@ def database(tmp_path: Path) -> Iterator[Engine]:
     engine = open_database(f"sqlite:///{tmp_path / 'snaprag.db'}")
     yield engine
     engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def embedder(models_dir: Path) -> Embedder:
+    """The default embedder."""
+    return Embedder(str(models_dir / "all-minilm-l6-v2"), "cpu")
+
+
+@pytest.fixture
+def retriever(database: Engine, embedder: Embedder, tmp_path: Path) -> Iterator[Retriever]:
+    """A running retriever on `database`."""
+    retriever = Retriever(database, embedder, tmp_path)
+    retriever.start()
+    yield retriever
+    retriever.stop()
+
+
+@pytest.fixture
+def ingest(retriever: Retriever) -> Callable[..., Document]:
+    """Uploads a file and waits until it is ready or has failed."""
+
+    def run(name: str, content: str | bytes, *, tenant: str = "t", collection: str = "default") -> Document:
+        data = content.encode() if isinstance(content, str) else content
+        document = retriever.add(tenant, collection, name, io.BytesIO(data))
+        deadline = time.monotonic() + 60
+        while document.status in ("queued", "processing"):
+            assert time.monotonic() < deadline, document
+            time.sleep(0.01)
+            document = retriever.document(tenant, document.document_id)
+        return document
+
+    return run
 
 
 @pytest.fixture
