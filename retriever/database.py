@@ -66,20 +66,22 @@ _FTS = (
 
 
 def open_database(url: str) -> Engine:
-    """An engine for `url`. SQLite gets a write-ahead log, foreign keys and a patient lock; its folder is made."""
-    engine = create_engine(url)
-    if engine.dialect.name == "sqlite":
-        name = make_url(url).database
-        if name:
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
-        event.listen(engine, "connect", _pragmas)
+    """An engine for `url`: SQLite with a write-ahead log, foreign keys and a patient lock; its folder is made.
+
+    StoreError for another database: the word index is SQLite's.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        raise StoreError(f"The database has to be SQLite (sqlite:///PATH), and not {parsed.get_backend_name()}.")
+    if parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(parsed)
+    event.listen(engine, "connect", _pragmas)
     return engine
 
 
 def create_tables(engine: Engine) -> None:
-    """Make what is missing. StoreError when another version wrote the store, or the database is not SQLite."""
-    if engine.dialect.name != "sqlite":
-        raise StoreError(f"Documents need SQLite, whose word index they use, and not {engine.dialect.name}.")
+    """Make what is missing. StoreError when another version wrote the store."""
     versions.create(engine, checkfirst=True)
     with engine.begin() as connection:
         found = connection.execute(versions.select()).scalar()

@@ -15,7 +15,8 @@ _MARKS = (
 )
 # without the many that differ from one of these in a few letters, and win on short texts
 _ENCODINGS = (
-    "cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp874 iso8859_2 koi8_r cp932 euc_jp gb18030 big5 cp949"
+    "cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp874 iso8859_2 koi8_r "
+    "cp932 euc_jp gb18030 big5 cp949"
 ).split()
 _GUESS_BYTES = 2**20  # an encoding shows in the first mebibyte, and guessing from more takes minutes
 
