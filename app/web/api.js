@@ -10,12 +10,19 @@ export function headers(more = {}) {
   return key ? { ...more, Authorization: `Bearer ${key}` } : more;
 }
 
-async function askForKey() {
-  const dialog = find("key-dialog");
-  if (!dialog.open) dialog.showModal();
-  await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
-  sessionStorage.setItem(KEY, find("key").value);
-  find("key").value = "";
+let asking = null; // several requests may be refused at once; the person is asked once
+
+function askForKey() {
+  asking ??= new Promise((resolve) => {
+    const dialog = find("key-dialog");
+    dialog.addEventListener("close", resolve, { once: true });
+    dialog.showModal();
+  }).then(() => {
+    sessionStorage.setItem(KEY, find("key").value);
+    find("key").value = "";
+    asking = null;
+  });
+  return asking;
 }
 
 async function reason(response) {

@@ -29,9 +29,12 @@ export function finishTurn(view, answer) {
   view.answer.className = answer.answerable ? "answer" : "answer unanswerable";
   view.answer.replaceChildren(...answerNodes(view, answer, sources));
   view.more.replaceChildren(
-    ...sources.map((source, index) => sourceNode(view, source, index)),
-    ...answer.notices.map((notice) => element("p", { className: "notice" }, notice)),
-    element("p", { className: "cost" }, cost(answer)),
+    ...[
+      ...sources.map((source, index) => sourceNode(view, source, index)),
+      allPassages(answer.passages),
+      ...answer.notices.map((notice) => element("p", { className: "notice" }, notice)),
+      element("p", { className: "cost" }, cost(answer)),
+    ].filter(Boolean),
   );
 }
 
@@ -98,6 +101,18 @@ function sourceNode(view, { passage, spans }, index) {
     { className: "source", open: index === 0 },
     element("summary", {}, place, kept),
     element("p", {}, ...highlighted(passage.text, spans)),
+  );
+}
+
+// What the model was given, whether the answer cites it or not.
+function allPassages(passages) {
+  if (!passages.length) return null;
+  const count = passages.length === 1 ? "1 passage was read" : `${passages.length} passages were read`;
+  return element(
+    "details",
+    { className: "source read" },
+    element("summary", {}, count),
+    ...passages.map((passage) => element("p", {}, ...textNodes(`${passage.title}, page ${passage.page}\n${passage.text}`))),
   );
 }
 
