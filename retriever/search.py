@@ -10,6 +10,7 @@ from retriever.index import VectorIndex
 from retriever.model import Hit
 
 CANDIDATES = 50  # of each leg, before they are fused
+WORDS_WEIGHT, VECTORS_WEIGHT = 2.0, 1.0
 
 # A passage's evidence: its cosine, and half the share of the query's content words that it holds. Measured on questions
 # about the collection and about something else; docs/retrieval.md has the figures.
@@ -31,7 +32,7 @@ def search(
     words = lexical.content_words(query)
     near = index.search(vector, CANDIDATES)
     by_words = lexical.search(connection, tenant, collection, words, CANDIDATES)
-    ranked = fuse([list(near), by_words])
+    ranked = fuse([(WORDS_WEIGHT, by_words), (VECTORS_WEIGHT, list(near))])
     found = store.passages_by_number(connection, tenant, [number for number, _ in ranked])
     hits, evidence = [], []
     for number, score in ranked:

@@ -55,6 +55,7 @@ def test_words_hold_nothing_that_a_query_language_could_read(text: str) -> None:
 
 
 def test_fused_ranks_prefer_what_both_legs_found() -> None:
-    assert [item for item, _ in fuse([[1, 2, 3], [3, 4]])] == [3, 1, 2, 4]
-    assert fuse([[5]]) == [(5, 1 / 61)]
-    assert fuse([[], []]) == []
+    assert [item for item, _ in fuse([(1, [1, 2, 3]), (1, [3, 4])])] == [3, 1, 2, 4]
+    assert [item for item, _ in fuse([(2, [1, 2]), (1, [3, 4])])] == [1, 2, 3, 4]
+    assert fuse([(1, [5])]) == [(5, 1 / 11)]
+    assert fuse([(1, []), (1, [])]) == []
