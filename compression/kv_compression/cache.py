@@ -77,6 +77,13 @@ class LayerBuffer:
         assert self._room is not None
         return self._room.slice(self._begin, self._end)
 
+    def takes(self, new: LayerEntries) -> bool:
+        """Whether `new` has the heads and dimensions of what is held; an empty buffer takes any."""
+        if self._room is None:
+            return True
+        pairs = zip(_tensors(self._room), _tensors(new), strict=True)
+        return all(held.shape[::2] == other.shape[::2] for held, other in pairs)
+
     def extend(self, like: LayerEntries) -> LayerEntries:
         """Take as many entries as `like` has, of its shapes and types; a view of them, to be written by the caller."""
         room = self._make_room(like)

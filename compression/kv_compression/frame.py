@@ -1,4 +1,4 @@
-"""A body of bytes as chunks that each say what they are. All is verified before a byte of the body is used.
+"""A body of bytes as chunks that each say what they are. Each is verified before a byte of it is read.
 
     magic 4 | version u16 | index u32 | count u32 | body bytes u64 | fingerprint 16 | body 16 | payload 16 | header 8
 

@@ -12,7 +12,7 @@ from kv_compression.frame import Chunk
 from kv_compression.observation import Observation
 from kv_compression.policies.base import Policy
 from kv_compression.segment import Segment, check_sequence
-from kv_compression.transformers_adapter import EntryCache, sliding_windows
+from kv_compression.transformers_adapter import EntryCache, sliding_windows, widest_entry
 
 
 class KVCache(EntryCache):
@@ -135,7 +135,7 @@ class KVCache(EntryCache):
 
     def _read(self, chunks: Iterable[Chunk], fingerprint: str, tokens: int) -> Segment:
         """Append one encoded segment. On the CPU the bytes go from the chunk to their place in the buffer."""
-        in_place = self.device.type == "cpu"
+        in_place, widest = self.device.type == "cpu", widest_entry(self.config)
 
         def allocate(shapes: Sequence[Shape], start: int, stop: int) -> list[LayerEntries]:
             if start != self.length or stop > tokens or len(shapes) != len(self.layers):
@@ -143,6 +143,10 @@ class KVCache(EntryCache):
             if any(shape.entries > stop - start or shape.dtype != self.dtype for shape in shapes):
                 raise SegmentError("a segment of more entries than tokens, or of another type")
             likes = [shape.like() for shape in shapes]
+            if any(shape.heads * max(shape.head_dim, shape.value_dim) > widest for shape in shapes):
+                raise SegmentError("a segment of wider entries than the model's")
+            if not all(layer.buffer.takes(like) for layer, like in zip(self.layers, likes, strict=True)):
+                raise SegmentError("a segment of other shapes than the one before it")
             if in_place:
                 return [layer.buffer.extend(like) for layer, like in zip(self.layers, likes, strict=True)]
             return [like.empty() for like in likes]

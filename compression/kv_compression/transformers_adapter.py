@@ -135,6 +135,13 @@ def sliding_windows(config: PretrainedConfig) -> list[int | None]:
     return [layer.get("sliding_window") for layer in arguments]
 
 
+def widest_entry(config: PretrainedConfig) -> int:
+    """No layer has more numbers than this in a token's keys, or in its values, all heads together."""
+    text = config.get_text_config(decoder=True)
+    heads = int(text.num_attention_heads)
+    return heads * max(int(getattr(text, "head_dim", None) or 0), int(text.hidden_size) // heads)
+
+
 @torch.no_grad()
 def forward(model: PreTrainedModel, cache: EntryCache, token_ids: Sequence[int]) -> Tensor:
     """Append tokens to the cache, at their true positions; the logits after the last one [vocab], float32."""
