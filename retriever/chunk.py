@@ -8,6 +8,7 @@ from semchunk.semchunk import chunkerify
 from retriever.model import Extracted
 
 PASSAGE_TOKENS = 200  # of the embedder; the default one cuts at 256
+MAX_TOKEN_CHARS = 10  # some tokenizers make one unknown token of any long word: counted by its length all the same
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,11 @@ class Span:
 
 def chunk(extracted: Extracted, count_tokens: Callable[[str], int], max_tokens: int) -> list[Span]:
     """Spans of at most about `max_tokens` tokens, split where the text has its joints. No passage crosses a page."""
-    chunker = chunkerify(count_tokens, chunk_size=max_tokens, max_token_chars=None, memoize=False)
+
+    def count(text: str) -> int:
+        return max(count_tokens(text), len(text) // MAX_TOKEN_CHARS)
+
+    chunker = chunkerify(count, chunk_size=max_tokens, max_token_chars=None, memoize=False)
     spans = []
     for page, (start, end) in enumerate(extracted.pages, 1):
         text = extracted.text[start:end]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retriever.chunk import chunk
+from retriever.chunk import MAX_TOKEN_CHARS, chunk
 from retriever.extract.clean import clean
 from retriever.extract.pdf import _joined
 from retriever.model import Extracted
@@ -28,6 +28,13 @@ def test_passages_cover_the_text_in_order_and_keep_to_their_page(pages: list[str
         first, last = extracted.pages[span.page - 1]
         assert first <= span.start < span.end <= last
         assert words(extracted.text[span.start : span.end]) <= limit
+
+
+def test_a_tokenizer_that_makes_one_token_of_a_long_word_does_not_make_one_passage() -> None:
+    text = "x" * 50_000
+    spans = chunk(Extracted(text, [(0, len(text))], "", []), words, 200)
+    assert "".join(text[span.start : span.end] for span in spans) == text
+    assert max(span.end - span.start for span in spans) <= 200 * MAX_TOKEN_CHARS + MAX_TOKEN_CHARS
 
 
 def test_text_without_any_joint_is_cut_all_the_same() -> None:
