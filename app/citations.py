@@ -15,8 +15,11 @@ from retriever import Passage
 SUPPORT = 0.5  # share of a sentence's word weight that a source must hold
 EVIDENCE = 0.6  # and how much weight that must be, in words that stand nowhere else
 MAX_SOURCES = 2
-# a run of text up to a full stop, a blank line or the end; "8.5 bar" is not two sentences
-_SENTENCE = re.compile(r"\S(?:(?!\n\s*\n).)*?(?:[.!?](?=\s|\Z)|[。！？]|(?=\n\s*\n)|\Z)", re.DOTALL)
+SOURCE_WORDS = 2  # a heading's number or a lone word says nothing
+# a run of text up to a full stop, a blank line or the end; neither "8.5 bar" nor "3. Oil" is two sentences
+_SENTENCE = re.compile(
+    r"(?:\(?\d{1,3}[.)]\s+)?\S(?:(?!\n\s*\n).)*?(?:[.!?](?=\s|\Z)|[。！？]|(?=\n\s*\n)|\Z)", re.DOTALL
+)
 _WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _STOP = frozenset(
@@ -90,7 +93,9 @@ def _weights(sentences: list[_Sentence]) -> dict[str, float]:
 
 def _sentences(passage: Passage) -> Iterator[_Sentence]:
     for start, end in _spans(passage.text):
-        yield _Sentence(passage, start, end, _words(passage.text[start:end]))
+        words = _words(passage.text[start:end])
+        if len(words) >= SOURCE_WORDS:
+            yield _Sentence(passage, start, end, words)
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,9 @@ def gather(
     collection, previous = conversation.collection, conversation.last_message
     hits = retriever.search(tenant, collection, message, top_k)
     if previous is not None and (hits or len(content_words(message)) <= ELLIPTIC_WORDS):
-        hits = retriever.search(tenant, collection, f"{previous}\n{message}", top_k)
+        # the message first: an embedder cuts what is too long at its end. When the subject has changed, both together
+        # may be about nothing; the message alone then stands
+        hits = retriever.search(tenant, collection, f"{message}\n{previous}", top_k) or hits
     if not hits:
         return []
     found = [_passage(hit, conversation) for hit in hits]

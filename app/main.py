@@ -15,6 +15,7 @@ from app.errors import SnapragError
 from app.services import Services, open_services
 from app.settings import Settings
 from app.telemetry import Metrics
+from retriever import RetrieverError
 
 log = structlog.get_logger()
 
@@ -65,7 +66,7 @@ async def _open(app: FastAPI, opened: ExitStack) -> None:
 
     try:
         app.state.services = await asyncio.to_thread(enter)
-    except SnapragError as error:
+    except (SnapragError, RetrieverError) as error:
         app.state.readiness.reason = str(error)
         log.error("not_ready", reason=str(error))
     except Exception:

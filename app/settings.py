@@ -1,9 +1,9 @@
 """Every setting of the service, read once from environment variables with the prefix `SNAPRAG_`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -67,6 +67,12 @@ class Settings(BaseSettings):
         if value % 2 == 0:
             raise ValueError("the pooling kernel must be odd, so that every position has a centre")
         return value
+
+    @model_validator(mode="after")
+    def _room_beside_the_window(self) -> Self:
+        if self.window >= self.budget:
+            raise ValueError(f"the budget ({self.budget}) must be larger than the window ({self.window})")
+        return self
 
     @property
     def models_dir(self) -> Path:

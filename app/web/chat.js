@@ -5,7 +5,7 @@ import { addDelta, addTurn, finishTurn, stopTurn } from "./turn.js";
 
 let running = null;
 
-export const currentSession = () => location.hash.slice(1) || null;
+export const currentSession = () => (location.hash.startsWith("#ses_") ? location.hash.slice(1) : null);
 
 export function setSession(sessionId) {
   history.replaceState(null, "", sessionId ? `#${sessionId}` : location.pathname);

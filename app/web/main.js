@@ -23,6 +23,11 @@ find("stop").addEventListener("click", stop);
 find("message").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) find("ask").requestSubmit(), event.preventDefault();
 });
+// the address holds the session: the link to the question must not take its place
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  find("message").focus();
+});
 find("new-session").addEventListener("click", async () => {
   await openSession(null);
   await showSessions();

@@ -49,7 +49,18 @@ def _text(document: pdfium.PdfDocument, index: int) -> str:
     except pdfium.PdfiumError:
         text = ""  # a damaged page counts as one without text and is named
     # PDFium marks a hyphen at a line's end with U+FFFE
-    return clean(text.replace("\ufffe\r\n", "").replace("\ufffe\n", "").replace("\ufffe", ""))
+    text = clean(text.replace("\ufffe\r\n", "").replace("\ufffe\n", "").replace("\ufffe", ""))
+    return _without_number(text, index + 1)
+
+
+def _without_number(text: str, number: int) -> str:
+    """A page's text without its printed number, when that stands alone on its first or last line."""
+    lines = text.split("\n")
+    if len(lines) > 1 and lines[-1].strip() == str(number):
+        lines.pop()
+    elif len(lines) > 1 and lines[0].strip() == str(number):
+        del lines[0]
+    return "\n".join(lines).strip()
 
 
 def _warnings(texts: Sequence[str]) -> list[str]:

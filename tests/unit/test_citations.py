@@ -42,6 +42,13 @@ def test_each_sentence_finds_its_own_passage() -> None:
     assert [citation.sources[0].passage_id for citation in citations] == ["doc_a:0", "doc_a:7"]
 
 
+def test_list_numbers_are_no_sentences_and_lone_words_no_sources() -> None:
+    text = "3\n\n3. The pump turns at 285 revolutions a minute.\n\nPumps"
+    (citation,) = cite("1. The pump turns at 285 revolutions.", [passage(text)])
+    assert citation.start == 0
+    assert [source.cited_text for source in citation.sources] == ["3. The pump turns at 285 revolutions a minute."]
+
+
 def test_scripts_without_blanks() -> None:
     text = "水泵建于1931年。额定流量为每秒四立方米。"
     (citation,) = cite("额定流量是每秒四立方米。", [passage(text)])

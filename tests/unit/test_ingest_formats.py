@@ -60,6 +60,10 @@ def repacked(source: bytes, changes: dict[str, bytes], *, without: str = "") -> 
     return stream.getvalue()
 
 
+def test_printed_page_numbers_are_not_text(read: Read) -> None:
+    assert read("a.pdf", pdf("First page.\n1", "2\nSecond page of 2")).text == "First page.\n\nSecond page of 2"
+
+
 def test_pdf_pages_keep_their_numbers_and_offsets(read: Read) -> None:
     extracted = read("a.pdf", pdf("First page.", "", "Third page.\nSecond line.", title="Hand\nbook"))
     first, _, third = (extracted.text[start:end] for start, end in extracted.pages)

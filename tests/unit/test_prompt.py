@@ -26,11 +26,15 @@ PASSAGES = [passage(0, "The pump was built in 1931."), passage(1, "Oil is change
 
 def test_spans_are_the_passages(tokenizer: PreTrainedTokenizerBase) -> None:
     prompt = PromptBuilder(tokenizer, 2000).begin(PASSAGES, "When was it built?", 50)
-    texts = [tokenizer.decode(prompt.token_ids[span.start : span.end]) for span in prompt.spans]
-    assert texts == [p.text for p in PASSAGES]
-    assert [span.passage_id for span in prompt.spans] == ["d:0", "d:1"]
+    texts = {span.passage_id: tokenizer.decode(prompt.token_ids[span.start : span.end]) for span in prompt.spans}
+    assert texts == {p.passage_id: p.text for p in PASSAGES}
     assert prompt.starts_over
     assert prompt.left_out == 0
+
+
+def test_the_best_passage_stands_next_to_the_question(tokenizer: PreTrainedTokenizerBase) -> None:
+    prompt = PromptBuilder(tokenizer, 2000).begin(PASSAGES, "When was it built?", 50)
+    assert [span.passage_id for span in prompt.spans] == ["d:1", "d:0"]
 
 
 def test_rules_first_question_last(tokenizer: PreTrainedTokenizerBase) -> None:
