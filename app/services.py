@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.admission import Admission
 from app.engine.engine import Engine, EngineSettings
 from app.engine.loading import load_model, resolve_embedder
+from app.engine.memory import bound_arenas
 from app.prompt import PromptBuilder
 from app.sessions import KVStore, SessionRecords, open_kv_client
 from app.settings import Settings
@@ -40,6 +41,7 @@ class Services:
 @contextmanager
 def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
     """Open the database, the KV store, the models and their threads. Raises ModelMissingError."""
+    bound_arenas()
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as opened:
         loaded = load_model(settings)

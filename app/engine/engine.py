@@ -12,9 +12,12 @@ import torch
 
 from app.engine.generation import Finished, Generation, GenerationRequest
 from app.engine.loading import LoadedModel
+from app.engine.memory import give_back
 from app.engine.sampling import sample
 from app.errors import ServerBusyError, SnapragError
 from kv_compression import KVCache, Policy, Prefill, Segment, decode_step, join
+
+PAUSE_S = 1.0
 
 log = structlog.get_logger()
 
@@ -78,13 +81,22 @@ class Engine:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            generation = self._queue.get()
-            if generation is not None:
+            if (generation := self._next()) is not None:
                 self._serve(generation)
+                del generation  # and with it the turn's caches, while the thread waits
         while not self._queue.empty():
             generation = self._queue.get_nowait()
             if generation is not None:
                 generation.emit(ServerBusyError("it is stopping", retry_after_s=5))
+
+    def _next(self) -> Generation | None:
+        """The next of the queue, None to stop. A pause is used to give memory back: never between busy turns, which
+        run faster on warm pages."""
+        try:
+            return self._queue.get(timeout=PAUSE_S)
+        except queue.Empty:
+            give_back()
+            return self._queue.get()
 
     def _serve(self, generation: Generation) -> None:
         try:
