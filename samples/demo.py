@@ -20,12 +20,12 @@ from samples import HANDBOOK
 
 FIRST, *FOLLOW_UPS, AFTER_RESTART = (
     "What is the design flow of each main pump?",
-    "Who made the pumps?",
-    "How often is the oil changed?",
+    "How many sandbags are there?",
+    "How long is the log kept?",
     "What is the telephone number of the control room?",
 )
 TOP_K = 20
-MAX_TOKENS = 60
+MAX_TOKENS = 32
 
 console = Console(highlight=False)
 
