@@ -1,4 +1,4 @@
-"""The converted model's tokenizer against the GGUF file itself: its vocabulary, its merges, byte-level BPE by definition.
+"""The converted tokenizer against the GGUF file itself: its vocabulary, its merges, byte-level BPE by definition.
 
 The pre-tokenizer is the one that llama.cpp calls `smollm` (llama-vocab.cpp): every digit alone, then GPT-2's pattern.
 """
