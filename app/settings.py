@@ -29,7 +29,9 @@ class Settings(BaseSettings):
     model: str = Field(DEFAULT_MODEL, description="The default model's name, a hub id or a local folder.")
     embedder: str = Field(DEFAULT_EMBEDDER, description="The default embedder's name, a hub id or a local folder.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is CUDA when present, else the CPU.")
-    dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="Of the weights and the KV.")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="Of weights and KV. `auto` is bfloat16 where the device computes in it, else float32."
+    )
 
     # compression
     policy: Literal["full", "snapkv", "streaming_llm"] = Field("snapkv", description="Chooses the working cache.")

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -49,11 +49,21 @@ def device_of(settings: Settings) -> str:
     return settings.device
 
 
+def dtype_of(settings: Settings, device: str) -> torch.dtype:
+    """`auto` is bfloat16 where the device computes in it, else float32: to emulate it is many times slower."""
+    if settings.dtype != "auto":
+        return cast(torch.dtype, getattr(torch, settings.dtype))
+    abilities = torch.cpu.get_capabilities()
+    native = device != "cpu" or any(has for name, has in abilities.items() if name.endswith("bf16"))
+    return torch.bfloat16 if native else torch.float32
+
+
 def load_model(settings: Settings) -> LoadedModel:
     """Load the language model and route its attention through `kv_compression`."""
     place = resolve_model(settings)
-    dtype = getattr(torch, settings.dtype)
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, device_map=device_of(settings))
+    device = device_of(settings)
+    dtype = dtype_of(settings, device)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, device_map=device)
     model.eval()
     tokenizer = AutoTokenizer.from_pretrained(place)
     attach(model)
@@ -62,7 +72,7 @@ def load_model(settings: Settings) -> LoadedModel:
         tokenizer=tokenizer,
         context_tokens=int(model.config.get_text_config().max_position_embeddings),
         eos_token_ids=_eos_ids(model, tokenizer),
-        digest=_model_digest(model, tokenizer, settings.dtype),
+        digest=_model_digest(model, tokenizer, str(dtype)),
     )
 
 
