@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
 
 BATCH = 8  # texts that run at once: small, so that a query waits for little while documents are embedded
 
@@ -17,6 +16,8 @@ class Embedder:
     """A sentence-transformers model: a local folder or a hub id. Thread-safe; one text or batch at a time."""
 
     def __init__(self, path: str, device: str) -> None:
+        from sentence_transformers import SentenceTransformer  # seconds: not for commands that embed nothing
+
         self._model = SentenceTransformer(path, device=device)
         self._lock = threading.Lock()
         # of its own: counting would switch off the cutting of a text that another thread is about to embed

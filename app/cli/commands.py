@@ -6,9 +6,11 @@ wait until a command needs them.
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from rich.console import Console
 
 from app.cli.client import Client
@@ -33,12 +35,25 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def main() -> None:
-    """Run the command; an error that is ours is one line, not a stack trace."""
+    """Run the command; an error that is ours, or in the settings, is one line, not a stack trace."""
     try:
         app()
+    except ValidationError as error:
+        if error.title != "Settings":
+            raise
+        _fail("; ".join(_setting_error(details) for details in error.errors()))
     except SnapragError as error:
-        errors.print(f"error: {error}", style="red", markup=False, highlight=False)
-        sys.exit(1)
+        _fail(str(error))
+
+
+def _setting_error(details: ErrorDetails) -> str:
+    names = [f"SNAPRAG_{str(name).upper()}" for name in details["loc"]]
+    return ": ".join([*names, details["msg"]])
+
+
+def _fail(reason: str) -> NoReturn:
+    errors.print(f"error: {reason}", style="red", markup=False, highlight=False)
+    sys.exit(1)
 
 
 @app.command()

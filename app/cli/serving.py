@@ -1,13 +1,12 @@
 """`snaprag serve`."""
 
-import ipaddress
 import tempfile
 
 import uvicorn
 from rich.console import Console
 
+from app.cli.address import check_address
 from app.engine.pull import PACKAGES, is_pulled, pull
-from app.errors import UnsafeAddressError
 from app.main import create_app
 from app.settings import Settings
 from app.telemetry import configure_logs
@@ -35,19 +34,6 @@ def run_service(host: str | None, port: int | None) -> None:
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
     )
-
-
-def check_address(settings: Settings) -> None:
-    """Without API keys the service listens on loopback only. Raises UnsafeAddressError."""
-    if not settings.api_keys and not _is_loopback(settings.host):
-        raise UnsafeAddressError(settings.host)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _pull_missing(settings: Settings) -> None:

@@ -24,8 +24,8 @@ class TextStream:
         return self._advance(text)
 
     def finish(self) -> str:
-        """What is left: at most one incomplete character."""
-        return self._advance(self._decode(self._ids))
+        """What is left. A character that the last token leaves incomplete is dropped."""
+        return self._advance(self._decode(self._ids).rstrip(REPLACEMENT))
 
     @property
     def text(self) -> str:
