@@ -1,5 +1,6 @@
 """KV-cache compression for transformers' decoders: caches that are really smaller, that can be stored and restored."""
 
+from kv_compression.allocation import Allocation, HeadAdaptive, Profile, Pyramid, Uniform
 from kv_compression.cache import LayerEntries
 from kv_compression.codec import FORMAT_VERSION, decode_segment, encode_segment
 from kv_compression.errors import CodecError, KVCompressionError, SegmentError, UnsupportedModelError
@@ -11,21 +12,26 @@ from kv_compression.segment import Segment, join
 from kv_compression.transformers_adapter import attach
 
 __all__ = [
-    "FORMAT_VERSION",
+    "Allocation",
     "CodecError",
+    "FORMAT_VERSION",
     "Full",
+    "HeadAdaptive",
     "KVCache",
     "KVCompressionError",
-    "POLICIES",
     "LayerEntries",
     "LayerObservation",
     "Observation",
+    "POLICIES",
     "Policy",
     "Prefill",
+    "Profile",
+    "Pyramid",
     "Segment",
     "SegmentError",
     "SnapKV",
     "StreamingLLM",
+    "Uniform",
     "UnsupportedModelError",
     "attach",
     "decode_segment",

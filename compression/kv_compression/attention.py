@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from kv_compression.cache import LayerEntries
+
 
 @lru_cache(maxsize=2)  # the layers with and those without a sliding window share one each, pass by pass
 def causal_mask(tokens: int, entries: int, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -35,6 +37,20 @@ def attend(
             query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=True
         )
     return attend_packed(query, key, value, mask, scale)
+
+
+def attend_ragged(query: Tensor, entries: LayerEntries, scale: float, softcap: float | None) -> Tensor:
+    """[1, query_heads, tokens, value_dim], to heads that hold different numbers of entries, one KV head at a time.
+
+    query [1, query_heads, tokens, head_dim]; its tokens are the last entries of every head.
+    """
+    tokens, group = query.shape[2], query.shape[1] // len(entries.counts)
+    longest = causal_mask(tokens, max(entries.counts), None, query.dtype, query.device) if tokens > 1 else None
+    outputs = []
+    for head, queries, count in zip(entries, query.split(group, dim=1), entries.counts, strict=True):
+        mask = None if longest is None else longest[:, -count:]
+        outputs.append(attend(queries, head.keys[None, None], head.values[None, None], mask, False, scale, softcap))
+    return torch.cat(outputs, dim=1)
 
 
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:

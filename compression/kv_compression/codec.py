@@ -2,8 +2,9 @@
 
     description length u32 | description (JSON, padded with spaces) | for every layer keys, values and maybe positions
 
-The description has start, stop, dtype and per layer [kv_heads, entries, head_dim, value_dim, first]. `first` is the
-first entry's position when all heads hold positions without gaps, which are then not stored; -1 when they are stored.
+The description has start, stop, dtype and per layer [counts, head_dim, value_dim, first]: `counts` are the numbers of
+entries of the KV heads, whose rows follow one another. `first` is the first entry's position when all heads hold the
+same positions without gaps, which are then not stored; -1 when they are stored.
 Numbers are little-endian. Nothing in a body names code: there is no pickle.
 """
 
@@ -35,8 +36,7 @@ _MAX_POSITION = 2**31 - 1
 class Shape:
     """A layer as the description has it."""
 
-    heads: int
-    entries: int
+    counts: tuple[int, ...]
     head_dim: int
     value_dim: int
     first: int
@@ -46,16 +46,15 @@ class Shape:
     def nbytes(self) -> int:
         """Bytes in the body: keys, values, and the positions if they are stored."""
         row = (self.head_dim + self.value_dim) * self.dtype.itemsize + (4 if self.first < 0 else 0)
-        return self.heads * self.entries * row
+        return sum(self.counts) * row
 
     def like(self) -> LayerEntries:
         """Entries of this shape that take no memory: to make others from."""
-        rows = (self.heads, self.entries)
-        return LayerEntries(
-            torch.empty((), dtype=self.dtype).expand(*rows, self.head_dim),
-            torch.empty((), dtype=self.dtype).expand(*rows, self.value_dim),
-            torch.empty((), dtype=torch.int32).expand(*rows),
-        )
+        rows = sum(self.counts)
+        keys = torch.empty((), dtype=self.dtype).expand(rows, self.head_dim)
+        values = torch.empty((), dtype=self.dtype).expand(rows, self.value_dim)
+        positions = torch.empty((), dtype=torch.int32).expand(rows)
+        return LayerEntries(keys, values, positions, (0,) * len(self.counts), self.counts)
 
 
 Allocate = Callable[[Sequence[Shape], int, int], list[LayerEntries]]
@@ -73,9 +72,7 @@ def encode_segment(segment: Segment, fingerprint: str, chunk_bytes: int = CHUNK_
     if len(dtypes) != 1 or dtype not in _DTYPES:
         raise ValueError(f"tensors of the types {dtypes} cannot be stored")
     firsts = [_first(layer) for layer in segment.layers]
-    shapes = [
-        [*layer.keys.shape, layer.values.shape[-1], first] for layer, first in zip(segment.layers, firsts, strict=True)
-    ]
+    shapes = [[layer.counts, *layer.dims[1:], first] for layer, first in zip(segment.layers, firsts, strict=True)]
     text = json.dumps({"start": segment.start, "stop": segment.stop, "dtype": dtype, "layers": shapes}).encode()
     text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNMENT)
     head = memoryview(_LENGTH.pack(len(text)) + text)
@@ -110,25 +107,27 @@ def read_segment(chunks: Iterable[Chunk], fingerprint: str, allocate: Allocate) 
     layers = allocate(shapes, start, stop)
     for shape, layer in zip(shapes, layers, strict=True):
         _fill(reader, shape, layer)
-        _check_positions(layer.positions, start, stop)
+        _check_positions(layer, start, stop)
     reader.finish()
     return Segment(start, stop, layers)
 
 
 def _first(layer: LayerEntries) -> int:
-    if layer.count == 0:
+    count = layer.counts[0]
+    if layer.total == 0:
         return 0
-    first = int(layer.positions[0, 0])
-    run = torch.arange(first, first + layer.count, dtype=torch.int32)
-    return first if bool((layer.positions == run).all()) else -1
+    positions = [head.positions for head in layer]
+    first = int(positions[0][0]) if count else 0
+    run = torch.arange(first, first + count, dtype=torch.int32)
+    return first if all(torch.equal(head, run) for head in positions) else -1
 
 
 def _tensors(layers: Sequence[LayerEntries], firsts: Sequence[int]) -> Iterator[memoryview]:
     for layer, first in zip(layers, firsts, strict=True):
-        for tensor in (layer.keys, layer.values, layer.positions)[: 2 + (first < 0)]:
-            if tensor.numel():
-                raw: Any = tensor.contiguous().view(-1).view(torch.uint8).numpy()
-                yield memoryview(raw)
+        yield from (_bytes(head.keys) for head in layer)
+        yield from (_bytes(head.values) for head in layer)
+        if first < 0:
+            yield from (_bytes(head.positions) for head in layer)
 
 
 def _description(reader: ChunkReader) -> tuple[int, int, list[Shape], int]:
@@ -146,8 +145,8 @@ def _description(reader: ChunkReader) -> tuple[int, int, list[Shape], int]:
     if not fine:
         raise CodecError("the description makes no sense")
     dtype = _DTYPES[description["dtype"]]
-    shapes = [Shape(*layer, dtype) for layer in layers]  # type: ignore[call-arg]
-    if any(shape.first + shape.entries > stop + 1 for shape in shapes):
+    shapes = [Shape(tuple(counts), *dims, dtype) for counts, *dims in layers]  # type: ignore[call-arg]
+    if any(shape.first + max(shape.counts) > stop + 1 for shape in shapes):
         raise CodecError("there are more entries than positions")
     return start, stop, shapes, _LENGTH.size + length
 
@@ -159,37 +158,43 @@ def _read(reader: ChunkReader, size: int) -> bytearray:
 
 
 def _is_shape(shape: Any) -> bool:
+    if not (isinstance(shape, list) and len(shape) == 4 and isinstance(shape[0], list) and shape[0]):
+        return False
+    counts, head_dim, value_dim, first = shape
+    numbers = [*counts, head_dim, value_dim, first]
     return (
-        isinstance(shape, list)
-        and len(shape) == 5
-        and all(type(number) is int and number <= _MAX_POSITION for number in shape)
-        and min(shape[0], shape[2], shape[3]) >= 1
-        and shape[1] >= 0
-        and shape[4] >= -1
+        all(type(number) is int and number <= _MAX_POSITION for number in numbers)
+        and min(counts) >= 0
+        and min(head_dim, value_dim) >= 1
+        and first >= -1
+        and (first < 0 or len(set(counts)) == 1)
     )
 
 
 def _fill(reader: ChunkReader, shape: Shape, layer: LayerEntries) -> None:
     """Head by head: the entries of one head lie together, whatever room there is behind them."""
-    for tensor in (layer.keys, layer.values):
-        for head in tensor:
-            reader.read_into(_bytes(head))
-    if shape.first < 0:
-        for head in layer.positions:
-            reader.read_into(_bytes(head))
-    else:
-        layer.positions.copy_(torch.arange(shape.first, shape.first + shape.entries, dtype=torch.int32))
+    for head in layer:
+        reader.read_into(_bytes(head.keys))
+    for head in layer:
+        reader.read_into(_bytes(head.values))
+    for head in layer:
+        if shape.first < 0:
+            reader.read_into(_bytes(head.positions))
+        else:
+            stop = shape.first + len(head.positions)
+            head.positions.copy_(torch.arange(shape.first, stop, dtype=torch.int32))
 
 
 def _bytes(tensor: Tensor) -> memoryview:
     """A tensor without gaps, as its bytes."""
-    raw: Any = tensor.view(-1).view(torch.uint8).numpy()
+    raw: Any = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
     return memoryview(raw)
 
 
-def _check_positions(positions: Tensor, start: int, stop: int) -> None:
-    if positions.shape[1] == 0:
-        return
-    ascending = bool((positions[:, 1:] > positions[:, :-1]).all())
-    if not (ascending and start <= int(positions[:, 0].min()) and int(positions[:, -1].max()) < stop):
-        raise CodecError("the positions are not in order, or not in the segment's range")
+def _check_positions(layer: LayerEntries, start: int, stop: int) -> None:
+    for positions in (head.positions for head in layer):
+        if not len(positions):
+            continue
+        ascending = bool((positions[1:] > positions[:-1]).all())
+        if not (ascending and start <= int(positions[0]) and int(positions[-1]) < stop):
+            raise CodecError("the positions are not in order, or not in the segment's range")

@@ -14,7 +14,7 @@ import xxhash
 
 from kv_compression.errors import CodecError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 CHUNK_BYTES = 4 * 2**20 - 256  # a value of exactly 2^n bytes costs a quarter more memory in some stores
 
 Chunk = bytes | memoryview

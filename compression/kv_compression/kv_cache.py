@@ -12,7 +12,7 @@ from kv_compression.frame import Chunk
 from kv_compression.observation import Observation
 from kv_compression.policies.base import Policy
 from kv_compression.segment import Segment, check_sequence
-from kv_compression.transformers_adapter import EntryCache, sliding_windows, widest_entry
+from kv_compression.transformers_adapter import EntryCache, EntryLayer, sliding_windows, widest_entry
 
 
 class KVCache(EntryCache):
@@ -31,8 +31,9 @@ class KVCache(EntryCache):
 
     @property
     def entries(self) -> float:
-        """Positions kept per KV head, averaged over the layers."""
-        return sum(layer.buffer.count for layer in self.layers) / len(self.layers)
+        """Positions kept per KV head, averaged over all heads of all layers."""
+        counts = [count for layer in self.layers for count in layer.buffer.counts]
+        return sum(counts) / max(len(counts), 1)
 
     @property
     def nbytes(self) -> int:
@@ -56,22 +57,21 @@ class KVCache(EntryCache):
             raise ValueError("the observation is of another cache, or tokens were added since")
         if observation.window < min(policy.window, observation.tokens):
             raise ValueError(f"the policy's window is {policy.window}, the prefill's was {observation.window}")
+        held = [entries for layer in self.layers if (entries := layer.buffer.entries) is not None]
+        full = [index for index, layer in enumerate(self.layers) if layer.sliding_window is None]
+        choices = policy.choose({index: (held[index], observation.of(index)) for index in full})
         chosen = KVCache(self.config, device=self.device, dtype=self.dtype)
-        for index, (source, target) in enumerate(zip(self.layers, chosen.layers, strict=True)):
-            held = source.buffer.entries
-            assert held is not None
-            indices = None if source.sliding_window else policy.choose(held, observation.of(index))
-            kept = held if indices is None else held.take(indices)
-            target.buffer.reserve(kept.count + room)
-            target.buffer.append(kept)
-            target.length = source.length
+        for index, (entries, target) in enumerate(zip(held, chosen.layers, strict=True)):
+            kept = entries.take(choices[index]) if index in choices else entries
+            target.buffer.append(kept, room=room)
+            target.length = self.length
         return chosen
 
     def segment(self, start: int, stop: int | None = None) -> Segment:
         """The entries of the positions from `start` to `stop` (default: all), on the CPU.
 
         On a CPU cache they are views, which later tokens do not change. Raises SegmentError when the range is not
-        within the sequence, or when the heads of a layer do not hold equally many of its entries.
+        within the sequence.
         """
         stop = self.length if stop is None else stop
         if not 0 <= start <= stop <= self.length:
@@ -96,11 +96,11 @@ class KVCache(EntryCache):
         check_sequence(segments, [layer.sliding_window for layer in cache.layers])
         for index, layer in enumerate(cache.layers):
             pieces = [segment.layers[index] for segment in segments]
-            layer.buffer.reserve(sum(piece.count for piece in pieces) + room * (layer.sliding_window is None))
+            more = sum(max(piece.counts) for piece in pieces[1:]) + room * (layer.sliding_window is None)
             for piece in pieces:
-                layer.buffer.append(_moved(piece, cache.device, dtype))
+                layer.buffer.append(piece.to(cache.device, dtype), room=more)
             if layer.sliding_window is not None:
-                layer.buffer.drop_first(layer.buffer.count - layer.sliding_window + 1)
+                layer.buffer.drop_first(layer.buffer.longest - layer.sliding_window + 1)
             layer.length = segments[-1].stop
         return cache
 
@@ -122,52 +122,52 @@ class KVCache(EntryCache):
         when the chunks do not make that cache of this model.
         """
         cache = cls(config, device=device, dtype=dtype)
-        for layer in cache.layers:
-            layer.buffer.reserve(tokens + room if layer.sliding_window is None else 0)
-        read = [cache._read(chunks, fingerprint, tokens) for chunks in segments]
+        read = [cache._read(chunks, fingerprint, tokens, room) for chunks in segments]
         if cache.length != tokens:
             raise SegmentError(f"the segments end at {cache.length}, not at {tokens}")
         check_sequence(read, [layer.sliding_window for layer in cache.layers])
         for layer in cache.layers:
             if layer.sliding_window is not None:
-                layer.buffer.drop_first(layer.buffer.count - layer.sliding_window + 1)
+                layer.buffer.drop_first(layer.buffer.longest - layer.sliding_window + 1)
         return cache
 
-    def _read(self, chunks: Iterable[Chunk], fingerprint: str, tokens: int) -> Segment:
+    def _read(self, chunks: Iterable[Chunk], fingerprint: str, tokens: int, room: int) -> Segment:
         """Append one encoded segment. On the CPU the bytes go from the chunk to their place in the buffer."""
         in_place, widest = self.device.type == "cpu", widest_entry(self.config)
 
         def allocate(shapes: Sequence[Shape], start: int, stop: int) -> list[LayerEntries]:
             if start != self.length or stop > tokens or len(shapes) != len(self.layers):
                 raise SegmentError("a segment of another sequence or model")
-            if any(shape.entries > stop - start or shape.dtype != self.dtype for shape in shapes):
+            if any(max(shape.counts) > stop - start or shape.dtype != self.dtype for shape in shapes):
                 raise SegmentError("a segment of more entries than tokens, or of another type")
             likes = [shape.like() for shape in shapes]
-            if any(shape.heads * max(shape.head_dim, shape.value_dim) > widest for shape in shapes):
+            if any(len(shape.counts) * max(shape.head_dim, shape.value_dim) > widest for shape in shapes):
                 raise SegmentError("a segment of wider entries than the model's")
             if not all(layer.buffer.takes(like) for layer, like in zip(self.layers, likes, strict=True)):
                 raise SegmentError("a segment of other shapes than the one before it")
             if in_place:
-                return [layer.buffer.extend(like) for layer, like in zip(self.layers, likes, strict=True)]
+                return [
+                    self._extend(layer, like, tokens - stop + room)
+                    for layer, like in zip(self.layers, likes, strict=True)
+                ]
             return [like.empty() for like in likes]
 
         segment = read_segment(chunks, fingerprint, allocate)
         for layer, entries in zip(self.layers, segment.layers, strict=True):
             if not in_place:
-                layer.buffer.append(_moved(entries, self.device, self.dtype))
+                self._extend(layer, entries, tokens - segment.stop + room).write(entries.to(self.device, self.dtype))
             layer.length = segment.stop
         return segment
+
+    def _extend(self, layer: EntryLayer, like: LayerEntries, room: int) -> LayerEntries:
+        """Room in a layer for a segment, and behind it for the tokens that will come; a sliding window needs none."""
+        return layer.buffer.extend(like, room=room if layer.sliding_window is None else 0)
 
 
 def _between(held: LayerEntries | None, start: int, stop: int) -> LayerEntries:
     if held is None:
         raise SegmentError("the cache is empty")
-    first = (held.positions < start).sum(dim=1)
-    last = (held.positions < stop).sum(dim=1)
-    if bool((first != first[0]).any()) or bool((last != last[0]).any()):
-        raise SegmentError(f"the heads hold different numbers of the entries from {start} to {stop}")
-    return _moved(held.slice(int(first[0]), int(last[0])), torch.device("cpu"), held.keys.dtype)
-
-
-def _moved(entries: LayerEntries, device: torch.device, dtype: torch.dtype) -> LayerEntries:
-    return LayerEntries(entries.keys.to(device, dtype), entries.values.to(device, dtype), entries.positions.to(device))
+    limits = torch.tensor([start, stop], dtype=torch.int32)
+    found = [torch.searchsorted(head.positions, limits.to(head.positions.device)).tolist() for head in held]
+    between = held.slice([first for first, _ in found], [last for _, last in found])
+    return between.to(torch.device("cpu"), held.keys.dtype)

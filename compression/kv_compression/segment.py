@@ -37,7 +37,7 @@ def check_sequence(segments: Sequence[Segment], sliding_windows: Sequence[int | 
         raise SegmentError(f"the model has {len(sliding_windows)} layers, a segment has another number")
     for index, window in enumerate(sliding_windows):
         pieces = [segment.layers[index] for segment in segments]
-        if len({(*piece.keys.shape[::2], *piece.values.shape[::2]) for piece in pieces}) != 1:
+        if len({piece.dims for piece in pieces}) != 1:
             raise SegmentError(f"the segments have different shapes in layer {index}")
         if window is not None:
             _check_window(pieces, segments[-1].stop, window)
@@ -46,9 +46,11 @@ def check_sequence(segments: Sequence[Segment], sliding_windows: Sequence[int | 
 def _check_window(pieces: Sequence[LayerEntries], stop: int, window: int) -> None:
     """A layer with a sliding window needs each of its last entries."""
     needed = min(window - 1, stop)
-    last = torch.cat([piece.positions for piece in pieces], dim=1)[:, -needed:] if needed else torch.empty(1, 0)
-    if last.shape[1] < needed or bool((last != torch.arange(stop - needed, stop)).any()):
-        raise SegmentError(f"a layer with a sliding window lacks some of its last {needed} entries")
+    expected = torch.arange(stop - needed, stop, dtype=torch.int32)
+    for head in LayerEntries.join([list(pieces) for pieces in zip(*pieces, strict=True)]):
+        held = head.positions[len(head.positions) - needed :] if needed else head.positions[:0]
+        if len(head.positions) < needed or not torch.equal(held, expected):
+            raise SegmentError(f"a layer with a sliding window lacks some of its last {needed} entries")
 
 
 def join(before: Segment, after: Segment) -> Segment:
@@ -56,11 +58,7 @@ def join(before: Segment, after: Segment) -> Segment:
     if before.stop != after.start or len(before.layers) != len(after.layers):
         raise SegmentError(f"a segment ends at {before.stop}, and the next begins at {after.start}")
     layers = [
-        LayerEntries(
-            torch.cat([first.keys, second.keys], dim=1),
-            torch.cat([first.values, second.values], dim=1),
-            torch.cat([first.positions, second.positions], dim=1),
-        )
+        LayerEntries.join([list(pieces) for pieces in zip(first, second, strict=True)])
         for first, second in zip(before.layers, after.layers, strict=True)
     ]
     return Segment(before.start, after.stop, layers)

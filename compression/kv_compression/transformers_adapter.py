@@ -1,8 +1,9 @@
 """The only file that touches the inside of transformers: its attention interface and its cache classes.
 
 A model that was `attach`ed computes attention with `_attention`. The mask is built from the shapes of the layer's own
-keys, so layers may hold different numbers of entries. Nothing is kept on modules: the queries that a policy wants to
-see reach their `QueryRecorder` through a context variable, so sessions can take turns on one model.
+keys, so layers may hold different numbers of entries. A layer whose heads do, too, hands its entries to `_attention`
+past transformers, which knows no such tensors. Nothing is kept on modules: the queries that a policy wants to see
+reach their `QueryRecorder` through a context variable, so sessions can take turns on one model.
 """
 
 import inspect
@@ -18,7 +19,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
-from kv_compression.attention import attend, causal_mask
+from kv_compression.attention import attend, attend_ragged, causal_mask
 from kv_compression.cache import LayerBuffer, LayerEntries
 from kv_compression.errors import UnsupportedModelError
 from kv_compression.observation import LayerObservation
@@ -42,6 +43,8 @@ class QueryRecorder:
 
 
 _recorder: ContextVar[QueryRecorder | None] = ContextVar("recorder", default=None)
+# what a layer with ragged heads returned to transformers as its keys, and what `_attention` is to use in their place
+_ragged: ContextVar[tuple[Tensor, LayerEntries] | None] = ContextVar("ragged", default=None)
 
 
 @contextmanager
@@ -75,14 +78,13 @@ class EntryLayer(CacheLayerMixin):
         """Append the states of new tokens [1, kv_heads, tokens, dim]; all keys and values that they may attend to."""
         if key_states.shape[0] != 1:
             raise ValueError(f"a KVCache holds one sequence; the batch has {key_states.shape[0]}")
-        tokens = key_states.shape[2]
-        positions = torch.arange(self.length, self.length + tokens, dtype=torch.int32, device=key_states.device)
-        new = LayerEntries(key_states[0], value_states[0], positions.expand(key_states.shape[1], -1))
-        held = self.buffer.append(new)
+        held = self.buffer.append_tokens(key_states[0], value_states[0], self.length)
         if self.sliding_window is not None:  # the next token attends to so many entries and itself
-            self.buffer.drop_first(self.buffer.count - self.sliding_window + 1)
-        self.length += tokens
-        return held.keys[None], held.values[None]
+            self.buffer.drop_first(self.buffer.longest - self.sliding_window + 1)
+        self.length += key_states.shape[2]
+        dense = held.dense()
+        _ragged.set((key_states, held) if dense is None else None)
+        return (key_states, value_states) if dense is None else (dense.keys[None], dense.values[None])
 
     def get_seq_length(self) -> int:
         """Tokens seen, however many entries are kept."""
@@ -90,7 +92,7 @@ class EntryLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """The number of keys, and the position of the first if no gaps were between them and the next token."""
-        return self.buffer.count + query_length, self.length - self.buffer.count
+        return self.buffer.longest + query_length, self.length - self.buffer.longest
 
     def get_max_length(self) -> int:
         """No limit."""
@@ -193,6 +195,11 @@ def _attention(
     recorder = _recorder.get()
     if recorder is not None:
         recorder.record(int(module.layer_idx), query, scale, softcap)  # type: ignore[arg-type]
+    if (ragged := _ragged.get()) is not None:
+        _ragged.set(None)
+        if ragged[0] is not key:
+            raise UnsupportedModelError(type(module).__name__, "it changes the keys that its cache returned")
+        return attend_ragged(query, ragged[1], scale, softcap).transpose(1, 2).contiguous(), None
     tokens, entries = query.shape[2], key.shape[2]
     window = None if sliding_window is None or entries <= sliding_window else sliding_window
     causal = window is None and tokens == entries > 1

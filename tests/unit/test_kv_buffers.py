@@ -6,49 +6,94 @@ from hypothesis import strategies as st
 
 from kv_compression.cache import LayerBuffer, LayerEntries
 
-
-def _entries(first: int, count: int) -> LayerEntries:
-    positions = torch.arange(first, first + count, dtype=torch.int32).expand(2, -1)
-    keys = positions[..., None].float().expand(-1, -1, 4)
-    return LayerEntries(keys, -keys[..., :3], positions)
+HEADS = 2
 
 
-def _held(buffer: LayerBuffer) -> list[int]:
-    assert buffer.entries is not None
-    return buffer.entries.positions[0].tolist()
+def _entries(first: int, counts: tuple[int, ...]) -> LayerEntries:
+    heads = []
+    for count in counts:
+        positions = torch.arange(first, first + count, dtype=torch.int32)
+        keys = positions[:, None].float().expand(-1, 4)
+        heads.append(next(iter(LayerEntries.stack(keys[None], -keys[None, :, :3], positions[None]))))
+    return LayerEntries.join([[head] for head in heads])
 
 
-@given(steps=st.lists(st.tuples(st.sampled_from(["append", "drop", "reserve"]), st.integers(0, 40)), max_size=30))
-def test_a_buffer_holds_what_a_list_would(steps: list[tuple[str, int]]) -> None:
-    buffer, expected, first = LayerBuffer(), [], 0
-    views: list[tuple[LayerEntries, torch.Tensor]] = []
-    for action, count in steps:
+def _held(entries: LayerEntries | None) -> list[list[int]]:
+    """Positions, after a check that keys and values are theirs."""
+    for head in entries or ():
+        assert torch.equal(head.keys, head.positions[:, None].float().expand(-1, 4))
+        assert torch.equal(head.values, -head.keys[:, :3])
+    return [head.positions.tolist() for head in entries or ()]
+
+
+COUNT = st.integers(0, 20)
+STEP = st.one_of(
+    st.tuples(st.just("append"), st.tuples(COUNT, COUNT)),
+    st.tuples(st.just("tokens"), COUNT),
+    st.tuples(st.just("drop"), COUNT),
+    st.tuples(st.just("reserve"), COUNT),
+)
+
+
+@given(steps=st.lists(STEP, max_size=30))
+def test_a_buffer_holds_what_lists_would(steps: list[tuple[str, object]]) -> None:
+    buffer, first = LayerBuffer(), 0
+    expected: list[list[int]] = [[], []]
+    views: list[tuple[LayerEntries, list[list[int]]]] = []
+    for action, value in steps:
         if action == "append":
-            view = buffer.append(_entries(first, count))
-            views.append((view, view.keys.clone()))
-            expected += range(first, first + count)
-            first += count
+            views.append((buffer.append(_entries(first, value), room=3), []))
+            expected = [[*head, *range(first, first + count)] for head, count in zip(expected, value, strict=True)]
+        elif action == "tokens":
+            new = _entries(first, (value,) * HEADS).dense()
+            views.append((buffer.append_tokens(new.keys, new.values, first), []))
+            expected = [[*head, *range(first, first + value)] for head in expected]
         elif action == "drop":
-            buffer.drop_first(count)
-            expected = expected[count:]
+            buffer.drop_first(value)
+            expected = [head[value:] for head in expected]
         else:
-            buffer.reserve(count)
-        assert buffer.count == len(expected)
-        assert buffer.entries is None or _held(buffer) == expected
-    for view, keys in views:
-        assert torch.equal(view.keys, keys)
+            buffer.reserve(value)
+        first += 20
+        if buffer.entries is not None:
+            assert _held(buffer.entries) == expected
+            assert buffer.counts == tuple(map(len, expected))
+        if action in ("append", "tokens"):
+            views[-1] = (views[-1][0], expected)
+    for view, held in views:
+        assert _held(view) == held
+
+
+@given(counts=st.tuples(COUNT, COUNT))
+def test_dense_is_for_heads_of_one_length(counts: tuple[int, int]) -> None:
+    entries = _entries(0, counts)
+    dense = entries.dense()
+    assert (dense is None) == (counts[0] != counts[1])
+    assert dense is None or dense.positions.tolist() == _held(entries)
+
+
+def test_taking_and_slicing_go_head_by_head() -> None:
+    entries = _entries(5, (4, 6))
+    assert _held(entries.take([torch.tensor([0, 3]), torch.tensor([2])])) == [[5, 8], [7]]
+    assert _held(entries.slice([1, 0], [3, 6])) == [[6, 7], [5, 6, 7, 8, 9, 10]]
 
 
 def test_reserved_room_is_made_once() -> None:
     buffer = LayerBuffer()
     buffer.reserve(100)
-    place = buffer.append(_entries(0, 60)).keys.data_ptr()
-    assert {buffer.append(_entries(at, 1)).keys.data_ptr() for at in range(60, 100)} == {place}
+    place = buffer.append(_entries(0, (60, 60))).keys.data_ptr()
+    assert {buffer.append(_entries(at, (1, 1))).keys.data_ptr() for at in range(60, 100)} == {place}
+
+
+def test_room_behind_ragged_heads_is_the_same_for_each() -> None:
+    buffer = LayerBuffer()
+    place = buffer.append(_entries(0, (60, 2)), room=10).keys.data_ptr()
+    assert buffer.entries.keys.shape[0] == 82
+    assert {buffer.append(_entries(at, (1, 1))).keys.data_ptr() for at in range(60, 70)} == {place}
 
 
 def test_growing_copies_rarely() -> None:
     buffer = LayerBuffer()
-    places = {buffer.append(_entries(at, 1)).keys.data_ptr() for at in range(2000)}
+    places = {buffer.append(_entries(at, (1, 1))).keys.data_ptr() for at in range(2000)}
     assert len(places) < 30
 
 
@@ -56,5 +101,5 @@ def test_bytes_are_those_of_the_entries() -> None:
     buffer = LayerBuffer()
     assert buffer.nbytes == 0
     buffer.reserve(100)
-    buffer.append(_entries(0, 10))
-    assert buffer.nbytes == 2 * 10 * (4 + 3 + 1) * 4
+    buffer.append(_entries(0, (10, 3)))
+    assert buffer.nbytes == 13 * (4 + 3 + 1) * 4

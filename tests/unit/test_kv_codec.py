@@ -33,7 +33,7 @@ def segments(draw: st.DrawFn) -> Segment:
             rows = [torch.arange(entries)] * heads
         sizes = [draw(st.integers(1, 9)) for _ in range(2)]
         keys, values = (_random(dtype, heads, entries, size, generator) for size in sizes)
-        layers.append(LayerEntries(keys, values, (start + torch.stack(rows)).int()))
+        layers.append(LayerEntries.stack(keys, values, (start + torch.stack(rows)).int()))
     return Segment(start, start + length, layers)
 
 
@@ -43,7 +43,8 @@ def _random(dtype: torch.dtype, heads: int, entries: int, size: int, generator: 
 
 
 def _parts(segment: Segment) -> list[torch.Tensor]:
-    return [tensor for layer in segment.layers for tensor in (layer.keys, layer.values, layer.positions)]
+    heads = [head for layer in segment.layers for head in layer]
+    return [tensor for head in heads for tensor in (head.keys, head.values, head.positions)]
 
 
 def _same(one: Segment, other: Segment) -> bool:
@@ -61,7 +62,9 @@ def _segment(entries: int = 40, value: float = 1.0) -> Segment:
     gaps = positions.clone()
     gaps[1, entries // 2 :] += 3
     filled = torch.full((2, entries, 4), value, dtype=torch.bfloat16)
-    return Segment(0, entries + 3, [LayerEntries(filled, filled, positions), LayerEntries(filled, filled, gaps)])
+    return Segment(
+        0, entries + 3, [LayerEntries.stack(filled, filled, positions), LayerEntries.stack(filled, filled, gaps)]
+    )
 
 
 @settings(deadline=None)
@@ -145,29 +148,33 @@ def test_another_fingerprint_is_refused() -> None:
 
 def _forged(**changes: object) -> list[bytes]:
     """Chunks with right digests around a description that claims something else, and 64 bytes of tensors."""
-    claimed = {"start": 0, "stop": 4, "dtype": "float32", "layers": [[1, 2, 4, 4, 0]], **changes}
+    claimed = {"start": 0, "stop": 4, "dtype": "float32", "layers": [[[2], 4, 4, 0]], **changes}
     text = json.dumps(claimed).encode()
     return pack_chunks([memoryview(struct.pack("<I", len(text)) + text + bytes(64))], "f", 4096)
 
 
 def test_an_honest_forgery_is_read() -> None:
-    assert decode_segment(_forged(), "f").layers[0].count == 2
+    assert decode_segment(_forged(), "f").layers[0].counts == (2,)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"layers": [[1, 2**31 - 1, 4, 4, 0]]},
-        {"layers": [[2**31 - 1, 2**31 - 1, 2**31 - 1, 2**31 - 1, 0]]},
-        {"layers": [[2**62, 2, 4, 4, 0]]},
-        {"layers": [[1, -2, 4, 4, 0]]},
-        {"layers": [[0, 2, 4, 4, 0]]},
-        {"layers": [[1, 2, 4, 4, -2]]},
-        {"layers": [[1, 2, 4, 4, 3]]},
-        {"layers": [[1, 2, 4, 4, 2**31 - 1]]},
-        {"layers": [[1, 2, 4, 4]]},
-        {"layers": [[1, 2, 4, 4.0, 0]]},
-        {"layers": [[True, 2, 4, 4, 0]]},
+        {"layers": [[[2**31 - 1], 4, 4, 0]]},
+        {"layers": [[[2**31 - 1] * 99, 2**31 - 1, 2**31 - 1, 0]]},
+        {"layers": [[[2**62], 4, 4, 0]]},
+        {"layers": [[[-2], 4, 4, 0]]},
+        {"layers": [[[], 4, 4, 0]]},
+        {"layers": [[2, 4, 4, 0]]},
+        {"layers": [[[1, 2], 4, 4, 0]]},
+        {"layers": [[[2, 0], 4, 4, 0]]},
+        {"layers": [[[2], 0, 8, 0]]},
+        {"layers": [[[2], 4, 4, -2]]},
+        {"layers": [[[2], 4, 4, 3]]},
+        {"layers": [[[2], 4, 4, 2**31 - 1]]},
+        {"layers": [[[2], 4, 4]]},
+        {"layers": [[[2], 4, 4.0, 0]]},
+        {"layers": [[[True], 4, 4, 0]]},
         {"layers": []},
         {"layers": {"a": 1}},
         {"layers": None},
@@ -213,7 +220,7 @@ def test_a_body_without_a_description_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("positions", [[2, 1], [1, 1], [-1, 1], [1, 4]])
 def test_positions_out_of_order_or_range_are_refused(positions: list[int]) -> None:
     keys = torch.zeros(1, 2, 4)
-    segment = Segment(0, 4, [LayerEntries(keys, keys, torch.tensor([positions], dtype=torch.int32))])
+    segment = Segment(0, 4, [LayerEntries.stack(keys, keys, torch.tensor([positions], dtype=torch.int32))])
     with pytest.raises(CodecError, match="positions"):
         decode_segment(encode_segment(segment, "f"), "f")
 
@@ -235,12 +242,14 @@ def test_what_cannot_be_written_is_refused() -> None:
     positions = torch.arange(2, dtype=torch.int32)[None]
     for wrong in (keys.double(), keys.half()):
         with pytest.raises(ValueError, match="cannot be stored"):
-            encode_segment(Segment(0, 2, [LayerEntries(keys, wrong, positions)]), "f")
+            encode_segment(Segment(0, 2, [LayerEntries.stack(keys, wrong, positions)]), "f")
     with pytest.raises(ValueError, match="larger than a chunk's header"):
         encode_segment(_segment(), "f", 20)
 
 
 def test_a_view_of_a_larger_buffer_is_written_as_it_reads() -> None:
     wide = torch.randn(2, 50, 8)[:, 10:20]
-    segment = Segment(5, 15, [LayerEntries(wide, wide[..., :3], torch.arange(5, 15, dtype=torch.int32).expand(2, -1))])
+    segment = Segment(
+        5, 15, [LayerEntries.stack(wide, wide[..., :3], torch.arange(5, 15, dtype=torch.int32).expand(2, -1))]
+    )
     assert _same(decode_segment(encode_segment(segment, "f"), "f"), segment)

@@ -13,18 +13,24 @@ def _layer(entries: int = ENTRIES, window: int = 8) -> tuple[LayerEntries, Layer
     keys = torch.randn(KV_HEADS, entries, DIM)
     positions = torch.arange(entries, dtype=torch.int32).expand(KV_HEADS, -1)
     queries = torch.randn(KV_HEADS * GROUP, window, DIM)
-    return LayerEntries(keys, torch.randn_like(keys), positions), LayerObservation(queries, DIM**-0.5)
+    return LayerEntries.stack(keys, torch.randn_like(keys), positions), LayerObservation(queries, DIM**-0.5)
+
+
+def _choose(policy: Policy, entries: LayerEntries, seen: LayerObservation) -> torch.Tensor | None:
+    """Indices of what stays [kv_heads, budget]."""
+    choices = policy.choose({0: (entries, seen)})
+    return torch.stack(choices[0]) if choices else None
 
 
 def _snapkv_written_out(entries: LayerEntries, seen: LayerObservation, policy: SnapKV) -> torch.Tensor:
     """Scores of the positions before the window, with plain loops over heads, queries and positions."""
-    scores, before = [], entries.count - seen.window
+    scores, before = [], entries.counts[0] - seen.window
     for head in range(KV_HEADS):
         votes = torch.zeros(GROUP, before)
         for member in range(GROUP):
             for at in range(seen.window):
                 visible = before + at + 1
-                logits = entries.keys[head, :visible] @ seen.queries[head * GROUP + member, at] * seen.scaling
+                logits = entries.dense().keys[head, :visible] @ seen.queries[head * GROUP + member, at] * seen.scaling
                 votes[member] += logits.softmax(0)[:before] / seen.window
         pooled, half = torch.zeros(before), policy.kernel // 2
         for position in range(before):
@@ -40,7 +46,7 @@ def _snapkv_written_out(entries: LayerEntries, seen: LayerObservation, policy: S
 def test_snapkv_chooses_by_the_papers_formula(kernel: int, pooling: str) -> None:
     policy = SnapKV(40, window=8, kernel=kernel, pooling=pooling)
     entries, seen = _layer()
-    chosen = policy.choose(entries, seen)
+    chosen = _choose(policy, entries, seen)
     assert chosen is not None
     scores = _snapkv_written_out(entries, seen, policy)
     assert chosen[:, -8:].tolist() == [list(range(ENTRIES - 8, ENTRIES))] * KV_HEADS
@@ -51,29 +57,30 @@ def test_snapkv_chooses_by_the_papers_formula(kernel: int, pooling: str) -> None
 def test_a_larger_observation_is_cut_to_the_policys_window() -> None:
     entries, seen = _layer(window=20)
     policy = SnapKV(40, window=8)
-    assert torch.equal(policy.choose(entries, seen), policy.choose(entries, seen.last(8)))
+    assert torch.equal(_choose(policy, entries, seen), _choose(policy, entries, seen.last(8)))
 
 
 def test_a_soft_cap_is_part_of_the_vote() -> None:
     entries, seen = _layer()
     capped = LayerObservation(seen.queries, seen.scaling, softcap=0.5)
-    assert not torch.allclose(SnapKV(40, 8).score(entries, capped), SnapKV(40, 8).score(entries, seen))
+    policy = SnapKV(40, 8)
+    assert not torch.allclose(torch.stack(policy.score(entries, capped)), torch.stack(policy.score(entries, seen)))
 
 
 def test_streaming_llm_keeps_sinks_and_the_latest() -> None:
-    chosen = StreamingLLM(20, sinks=4).choose(*_layer())
+    chosen = _choose(StreamingLLM(20, sinks=4), *_layer())
     assert chosen is not None
     assert chosen.tolist() == [[*range(4), *range(ENTRIES - 16, ENTRIES)]] * KV_HEADS
 
 
 @pytest.mark.parametrize("policy", [Full(), SnapKV(200, 8), SnapKV(ENTRIES, 8), StreamingLLM(ENTRIES)])
 def test_nothing_is_dropped_within_the_budget(policy: Policy) -> None:
-    assert policy.choose(*_layer()) is None
+    assert _choose(policy, *_layer()) is None
 
 
 @pytest.mark.parametrize("policy", [SnapKV(33, 8), SnapKV(9, 8), StreamingLLM(33), StreamingLLM(1, sinks=0)])
 def test_the_budget_is_the_number_of_entries_that_stay(policy: Policy) -> None:
-    chosen = policy.choose(*_layer())
+    chosen = _choose(policy, *_layer())
     assert chosen is not None
     assert chosen.shape == (KV_HEADS, policy.budget)
     assert bool((chosen[:, 1:] > chosen[:, :-1]).all())

@@ -48,7 +48,7 @@ def _decode(model: PreTrainedModel, cache: KVCache, logits: torch.Tensor, count:
 
 
 def _positions(cache: KVCache) -> list[list[list[int]]]:
-    return [layer.buffer.entries.positions.tolist() for layer in cache.layers]
+    return [[head.positions.tolist() for head in layer.buffer.entries] for layer in cache.layers]
 
 
 @pytest.mark.parametrize(("model_type", "changes"), MODELS)
@@ -133,12 +133,14 @@ def test_selecting_leaves_the_cache_untouched(tiny_model: Callable[..., PreTrain
     attach(model)
     cache = _cache(model)
     run = _prefill(model, cache, _tokens(60))
-    before = [tensor.clone() for layer in cache.segment(0).layers for tensor in (layer.keys, layer.values)]
+    before = [
+        tensor.clone() for layer in cache.segment(0).layers for head in layer for tensor in (head.keys, head.values)
+    ]
     working = cache.select(POLICY, run.observation)
     assert (working.length, working.entries, cache.entries) == (60, 24, 60)
     assert working.nbytes * 60 == cache.nbytes * 24
     _decode(model, working, run.logits, 5)
-    after = [tensor for layer in cache.segment(0).layers for tensor in (layer.keys, layer.values)]
+    after = [tensor for layer in cache.segment(0).layers for head in layer for tensor in (head.keys, head.values)]
     assert cache.length == 60
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
@@ -151,7 +153,7 @@ def test_only_the_new_piece_is_observed(tiny_model: Callable[..., PreTrainedMode
     observation = _prefill(model, cache, _tokens(4)).observation
     assert {seen.window for seen in observation.layers.values()} == {4}
     kept = cache.select(POLICY, observation).segment(60)
-    assert {layer.count for layer in kept.layers} == {4}
+    assert {layer.counts for layer in kept.layers} == {(4, 4)}
 
 
 def test_wrong_use_is_refused(tiny_model: Callable[..., PreTrainedModel]) -> None:

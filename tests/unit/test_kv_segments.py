@@ -33,7 +33,8 @@ def _restored(model: PreTrainedModel, *segments: Segment) -> KVCache:
 def _equal(one: KVCache, other: KVCache) -> bool:
     pairs = [
         (getattr(a, part), getattr(b, part))
-        for a, b in zip(one.segment(0).layers, other.segment(0).layers, strict=True)
+        for of_one, of_other in zip(one.segment(0).layers, other.segment(0).layers, strict=True)
+        for a, b in zip(of_one, of_other, strict=True)
         for part in ("keys", "values", "positions")
     ]
     return one.length == other.length and all(torch.equal(a, b) for a, b in pairs)
@@ -70,15 +71,15 @@ def test_another_dtype_can_be_asked_for(model: PreTrainedModel) -> None:
 def test_later_tokens_do_not_change_a_segment(model: PreTrainedModel) -> None:
     cache = _cache(model, 40)
     segment = cache.segment(0)
-    before = [layer.keys.clone() for layer in segment.layers]
+    before = [head.keys.clone() for layer in segment.layers for head in layer]
     for _ in range(60):
         decode_step(model, cache, 7)
-    assert all(torch.equal(keys, layer.keys) for keys, layer in zip(before, segment.layers, strict=True))
+    assert all(map(torch.equal, before, [head.keys for layer in segment.layers for head in layer]))
 
 
 def test_an_empty_piece_is_a_segment(model: PreTrainedModel) -> None:
     cache = _cache(model, 40)
-    assert {layer.count for layer in cache.segment(40).layers} == {0}
+    assert {layer.total for layer in cache.segment(40).layers} == {0}
     assert _equal(_restored(model, cache.segment(0), cache.segment(40)), cache)
 
 
@@ -89,11 +90,13 @@ def test_a_compressed_region_is_cut_out_whole(model: PreTrainedModel) -> None:
     working = cache.select(SnapKV(24, 6, 5), run.observation)
     decode_step(model, working, 7)
     assert _equal(_restored(model, working.segment(0)), working)
-    assert {layer.count for layer in working.segment(60).layers} == {1}
-    positions = working.layers[1].buffer.entries.positions
+    assert {layer.counts for layer in working.segment(60).layers} == {(1, 1)}
+    positions = [head.positions for head in working.layers[1].buffer.entries]
     split = next(at for at in range(60) if (positions[0] < at).sum() != (positions[1] < at).sum())
-    with pytest.raises(SegmentError, match="different numbers"):
-        working.segment(split)
+    parts = working.segment(0, split), working.segment(split)
+    assert len(set(parts[0].layers[1].counts)) == 2
+    assert _equal(_restored(model, *parts), working)
+    assert _equal(_restored(model, join(*parts)), working)
 
 
 def test_segments_that_are_no_sequence_are_refused(model: PreTrainedModel) -> None:
@@ -101,7 +104,9 @@ def test_segments_that_are_no_sequence_are_refused(model: PreTrainedModel) -> No
     first, second = cache.segment(0, 20), cache.segment(20)
     other = Segment(0, 40, first.layers[:2])
     keys = torch.zeros(2, 20, 4)
-    wider = Segment(20, 40, [LayerEntries(keys, keys, layer.positions) for layer in second.layers])
+    wider = Segment(
+        20, 40, [LayerEntries.stack(keys, keys, torch.arange(20, 40).expand(2, -1).int()) for _ in second.layers]
+    )
     for segments, reason in [
         ([], "does not begin"),
         ([second], "does not begin"),

@@ -1,36 +1,51 @@
-"""What every policy has: how its score becomes a choice. A policy itself only writes `score`."""
+"""What every policy has: how its score and its allocation become a choice. A policy itself only writes `score`."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from kv_compression.allocation import Allocation, Uniform
 from kv_compression.cache import LayerEntries
 from kv_compression.observation import LayerObservation
 
 
 class Policy(ABC):
-    """A way to choose which entries of a layer stay. Frozen dataclasses of their paper's parameters derive from it.
+    """A way to choose which entries stay. Frozen dataclasses of their paper's parameters derive from it.
 
-    `budget` is the number of positions kept per KV head, everything protected included; None keeps all. The first
-    `sinks` and the last `window` entries stay whatever their score.
+    `budget` is the number of positions kept per KV head on average, everything protected included; None keeps all. The
+    `allocation` divides it among the heads. The first `sinks` and the last `window` entries stay whatever their score.
     """
 
     name: ClassVar[str]
     budget: int | None
+    allocation: Allocation = Uniform()
     sinks: int = 0
     window: int = 0
 
     @abstractmethod
-    def score(self, entries: LayerEntries, observation: LayerObservation) -> Tensor:
-        """[kv_heads, entries], the higher the more worth keeping. The result is the caller's to change."""
+    def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
+        """For every KV head [entries], the higher the more worth keeping. The result is the caller's to change."""
 
-    def choose(self, entries: LayerEntries, observation: LayerObservation) -> Tensor | None:
-        """Indices of what stays [kv_heads, budget], ascending; None when everything does."""
-        if self.budget is None or self.budget >= entries.count:
-            return None
-        score = self.score(entries, observation)
-        score[:, : self.sinks] = torch.inf
-        score[:, entries.count - min(self.window, observation.window) :] = torch.inf
-        return score.topk(self.budget, dim=-1).indices.sort(dim=-1).values
+    def choose(self, layers: Mapping[int, tuple[LayerEntries, LayerObservation]]) -> dict[int, list[Tensor]]:
+        """For every layer that loses entries, by its index: of every KV head the indices of what stays, ascending."""
+        budget, heads = self.budget, sum(len(entries.counts) for entries, _ in layers.values())
+        if budget is None or sum(entries.total for entries, _ in layers.values()) <= budget * heads:
+            return {}
+        scores = {layer: self._protected_score(*held) for layer, held in layers.items()}
+        counts = self.allocation.counts(budget, scores)
+        return {
+            layer: [head.topk(kept).indices.sort().values for head, kept in zip(of_layer, counts[layer], strict=True)]
+            for layer, of_layer in scores.items()
+            if counts[layer] != [len(head) for head in of_layer]
+        }
+
+    def _protected_score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
+        scores = self.score(entries, observation)
+        last = min(self.window, observation.window)
+        for head in scores:
+            head[: self.sinks] = torch.inf
+            head[max(len(head) - last, 0) :] = torch.inf
+        return scores

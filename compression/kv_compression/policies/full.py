@@ -18,6 +18,6 @@ class Full(Policy):
     name: ClassVar[str] = "full"
     budget: None = None
 
-    def score(self, entries: LayerEntries, observation: LayerObservation) -> Tensor:
+    def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
         """All alike."""
-        return torch.zeros(entries.positions.shape, device=entries.positions.device)
+        return [torch.zeros(count, device=entries.positions.device) for count in entries.counts]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d, pad
 
+from kv_compression.allocation import Allocation, Uniform
 from kv_compression.cache import LayerEntries
 from kv_compression.observation import LayerObservation
 from kv_compression.policies.base import Policy
@@ -18,7 +19,8 @@ class SnapKV(Policy):
 
     budget: positions kept per KV head, the window included. window: tokens that vote and always stay; a shorter prompt
     votes with what it has. kernel: width of the pooling that keeps neighbours together, in positions, odd. pooling:
-    `avg` or `max`. Query heads vote one by one, their pooled votes are averaged over the group: one choice per KV head.
+    `avg` or `max`. allocation: how the budget is divided among the heads. Query heads vote one by one, their pooled
+    votes are averaged over the group: one choice per KV head.
     """
 
     name: ClassVar[str] = "snapkv"
@@ -26,6 +28,7 @@ class SnapKV(Policy):
     window: int = 32
     kernel: int = 15
     pooling: Literal["avg", "max"] = "avg"
+    allocation: Allocation = Uniform()
 
     def __post_init__(self) -> None:
         if not 1 <= self.window < self.budget:
@@ -35,13 +38,11 @@ class SnapKV(Policy):
         if self.pooling not in ("avg", "max"):
             raise ValueError(f"the pooling ({self.pooling!r}) must be 'avg' or 'max'")
 
-    def score(self, entries: LayerEntries, observation: LayerObservation) -> Tensor:
+    def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
         """Mean pooled attention of the window's queries, float32. One KV head at a time, to bound the memory."""
         seen = observation.last(self.window)
-        groups = seen.queries.reshape(
-            entries.keys.shape[0], -1, *seen.queries.shape[1:]
-        )  # [kv_heads, group, window, head_dim]
-        return torch.stack([self._vote(*head, seen) for head in zip(groups, entries.keys, strict=True)])
+        groups = seen.queries.chunk(len(entries.counts))  # of every KV head [group, window, head_dim]
+        return [self._vote(queries, head.keys, seen) for queries, head in zip(groups, entries, strict=True)]
 
     def _vote(self, queries: Tensor, keys: Tensor, seen: LayerObservation) -> Tensor:
         """[entries], from a group's queries [group, window, head_dim] and its KV head's keys [entries, head_dim]."""

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from kv_compression.allocation import Allocation, Uniform
 from kv_compression.cache import LayerEntries
 from kv_compression.observation import LayerObservation
 from kv_compression.policies.base import Policy
@@ -21,11 +22,12 @@ class StreamingLLM(Policy):
     name: ClassVar[str] = "streaming_llm"
     budget: int
     sinks: int = 4
+    allocation: Allocation = Uniform()
 
     def __post_init__(self) -> None:
         if not 0 <= self.sinks < self.budget:
             raise ValueError(f"the budget ({self.budget}) must be larger than the number of sinks ({self.sinks})")
 
-    def score(self, entries: LayerEntries, observation: LayerObservation) -> Tensor:
+    def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
         """The later the better."""
-        return entries.positions.float()
+        return [head.positions.float() for head in entries]
