@@ -6,8 +6,9 @@ from kv_compression.codec import FORMAT_VERSION, decode_segment, encode_segment
 from kv_compression.errors import CodecError, KVCompressionError, SegmentError, UnsupportedModelError
 from kv_compression.kv_cache import KVCache
 from kv_compression.observation import LayerObservation, Observation
-from kv_compression.policies import POLICIES, Full, Policy, SnapKV, StreamingLLM
+from kv_compression.policies import POLICIES, Full, KVzip, Policy, SnapKV, StreamingLLM
 from kv_compression.prefill import Prefill, decode_step
+from kv_compression.reconstruction import reconstruct
 from kv_compression.segment import Segment, join
 from kv_compression.transformers_adapter import attach
 
@@ -19,6 +20,7 @@ __all__ = [
     "HeadAdaptive",
     "KVCache",
     "KVCompressionError",
+    "KVzip",
     "LayerEntries",
     "LayerObservation",
     "Observation",
@@ -38,4 +40,5 @@ __all__ = [
     "decode_step",
     "encode_segment",
     "join",
+    "reconstruct",
 ]

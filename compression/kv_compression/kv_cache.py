@@ -67,6 +67,11 @@ class KVCache(EntryCache):
             target.length = self.length
         return chosen
 
+    def copy(self, *, room: int = 0) -> "KVCache":
+        """The same in memory of its own, with room for `room` more tokens."""
+        held = Segment(0, self.length, [layer.buffer.entries for layer in self.layers if layer.buffer.entries])
+        return KVCache.from_segments(self.config, [held], device=self.device, dtype=self.dtype, room=room)
+
     def segment(self, start: int, stop: int | None = None) -> Segment:
         """The entries of the positions from `start` to `stop` (default: all), on the CPU.
 

@@ -1,4 +1,4 @@
-"""What a prefill leaves behind for the policies: the queries of its last tokens, layer by layer."""
+"""What running the model leaves behind for the policies, layer by layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,13 @@ class LayerObservation:
     """The queries of a layer's observation window [query_heads, window, head_dim], after RoPE, and its scaling.
 
     `softcap`: the layer caps its attention logits by `softcap * tanh(logits / softcap)`; None when it does not.
+    `importance` [kv_heads, entries]: of a reconstruction, what the repeated text looked at; None after a prefill.
     """
 
     queries: Tensor
     scaling: float
     softcap: float | None = None
+    importance: Tensor | None = None
 
     @property
     def window(self) -> int:
@@ -24,7 +26,7 @@ class LayerObservation:
 
     def last(self, window: int) -> "LayerObservation":
         """Of the last `window` tokens only."""
-        return LayerObservation(self.queries[:, -window:], self.scaling, self.softcap)
+        return LayerObservation(self.queries[:, -window:], self.scaling, self.softcap, self.importance)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,14 @@ from kv_compression.observation import LayerObservation
 NAME = "kv_compression"
 
 
+class Recorder(Protocol):
+    """Sees what every layer's attention is given."""
+
+    def record(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
+        """`query` [1, query_heads, tokens, head_dim] after RoPE, `key` [1, kv_heads, entries, head_dim]; of heads that
+        hold different numbers of entries, `key` has only the new ones."""
+
+
 class QueryRecorder:
     """Keeps the last `window` queries of every layer, whichever chunks they come in."""
 
@@ -34,22 +42,22 @@ class QueryRecorder:
         self.window = window
         self.layers: dict[int, LayerObservation] = {}
 
-    def record(self, layer: int, query: Tensor, scaling: float, softcap: float | None) -> None:
-        """`query` [1, query_heads, tokens, head_dim] after RoPE."""
+    def record(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
+        """Copy the queries."""
         new = query[0, :, -self.window :]
         if layer in self.layers and new.shape[1] < self.window:
             new = torch.cat([self.layers[layer].queries, new], dim=1)[:, -self.window :]
         self.layers[layer] = LayerObservation(new.clone(), scaling, softcap)  # a copy: the chunk's queries are freed
 
 
-_recorder: ContextVar[QueryRecorder | None] = ContextVar("recorder", default=None)
+_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 # what a layer with ragged heads returned to transformers as its keys, and what `_attention` is to use in their place
 _ragged: ContextVar[tuple[Tensor, LayerEntries] | None] = ContextVar("ragged", default=None)
 
 
 @contextmanager
-def recording(recorder: QueryRecorder) -> Iterator[None]:
-    """Within this block, in this thread, forwards of attached models report their queries to `recorder`."""
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Within this block, in this thread, forwards of attached models report to `recorder`."""
     token = _recorder.set(recorder)
     try:
         yield
@@ -194,7 +202,7 @@ def _attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     recorder = _recorder.get()
     if recorder is not None:
-        recorder.record(int(module.layer_idx), query, scale, softcap)  # type: ignore[arg-type]
+        recorder.record(int(module.layer_idx), query, key, scale, softcap)  # type: ignore[arg-type]
     if (ragged := _ragged.get()) is not None:
         _ragged.set(None)
         if ragged[0] is not key:
