@@ -148,6 +148,13 @@ class PullError(SnapragError):
         super().__init__(f"{name}: {reason}.")
 
 
+class TuningError(SnapragError):
+    """A head profile cannot be measured."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The profile was not measured: {reason}. Give texts of a thousand words and more.")
+
+
 class UnsafeAddressError(SnapragError):
     """Listening beyond loopback without API keys."""
 

@@ -8,11 +8,11 @@ from app.admission import Admission
 from app.engine.engine import Engine, EngineSettings
 from app.engine.loading import load_model, resolve_embedder
 from app.engine.memory import bound_arenas
+from app.engine.policy import find_profile, working_policy
 from app.prompt import PromptBuilder
 from app.sessions import KVStore, SessionRecords, open_kv_client
 from app.settings import Settings
 from app.telemetry import Metrics
-from kv_compression import Full, Policy, SnapKV, StreamingLLM
 from retriever import Embedder, Retriever
 from retriever.database import open_database
 
@@ -52,7 +52,7 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
         retriever = Retriever(database, embedder, settings.data_dir)
         retriever.start()
         opened.callback(retriever.stop)
-        policy = _policy(settings)
+        policy = working_policy(settings, find_profile(settings, loaded.weights))
         engine = Engine(
             loaded,
             EngineSettings(policy, settings.window, settings.archive, settings.prefill_chunk, settings.queue_size),
@@ -70,13 +70,3 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
             admission=Admission(settings.queue_size, settings.tenant_turns),
             fingerprint=loaded.fingerprint(archive=settings.archive, policy=repr(policy)),
         )
-
-
-def _policy(settings: Settings) -> Policy:
-    match settings.policy:
-        case "full":
-            return Full()
-        case "snapkv":
-            return SnapKV(settings.budget, settings.window, settings.kernel, settings.pooling)
-        case "streaming_llm":
-            return StreamingLLM(settings.budget)

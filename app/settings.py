@@ -39,6 +39,9 @@ class Settings(BaseSettings):
     window: int = Field(32, ge=1, description="SnapKV's observation window, in tokens.")
     kernel: int = Field(15, ge=1, description="SnapKV's pooling kernel, in positions; odd.")
     pooling: Literal["avg", "max"] = Field("avg", description="SnapKV's pooling.")
+    allocation: Literal["profile", "uniform"] = Field(
+        "profile", description="How heads share the budget. `profile`: by the model's head profile, if it has one."
+    )
     archive: Literal["full", "working"] = Field("full", description="What is stored for later turns.")
     prefill_chunk: int = Field(512, ge=1, description="Tokens per prefill step.")
 
@@ -80,3 +83,8 @@ class Settings(BaseSettings):
     def models_dir(self) -> Path:
         """Folder of the pulled models."""
         return self.data_dir / "models"
+
+    @property
+    def profiles_dir(self) -> Path:
+        """Folder of the head profiles that were measured here."""
+        return self.data_dir / "profiles"

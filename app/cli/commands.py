@@ -1,4 +1,4 @@
-"""snaprag serve | ingest | ask | chat | models | doctor.
+"""snaprag serve | ingest | ask | chat | models | tune | doctor.
 
 `ingest`, `ask` and `chat` are clients of a running service: no second process ever opens its store. Heavy imports
 wait until a command needs them.
@@ -111,6 +111,17 @@ def doctor() -> None:
     from app.cli.doctor import run_checks
 
     raise typer.Exit(run_checks(console))
+
+
+@app.command("tune")
+def tune_model(
+    files: Annotated[list[Path], typer.Argument(help="Sample texts, long ones.", exists=True, dir_okay=False)],
+    model: Annotated[str | None, typer.Option(help="A hub id or a local folder. Default: SNAPRAG_MODEL.")] = None,
+) -> None:
+    """Measure which share of the budget every KV head of a model needs."""
+    from app.cli.tuning import run_tuning  # imports torch
+
+    run_tuning(model, files, console)
 
 
 @models.command("pull")

@@ -18,12 +18,16 @@ from kv_compression import FORMAT_VERSION, attach
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run. `digest` covers its weights, tokenizer, chat template, config and number format."""
+    """A model ready to run. `digest` covers its weights, tokenizer, chat template, config and number format.
+
+    `weights` is the digest of the weights alone, in whatever number format they are loaded.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     context_tokens: int
     eos_token_ids: frozenset[int]
+    weights: str
     digest: str
 
     def fingerprint(self, **parameters: str) -> str:
@@ -67,12 +71,14 @@ def load_model(settings: Settings) -> LoadedModel:
     model.eval()
     tokenizer = AutoTokenizer.from_pretrained(place)
     attach(model)
+    weights = _weights_digest(model)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         context_tokens=int(model.config.get_text_config().max_position_embeddings),
         eos_token_ids=_eos_ids(model, tokenizer),
-        digest=_model_digest(model, tokenizer, str(dtype)),
+        weights=weights,
+        digest=_model_digest(model, tokenizer, weights, str(dtype)),
     )
 
 
@@ -90,10 +96,10 @@ def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
     return frozenset(i for i in [*ids, tokenizer.eos_token_id] if i is not None)
 
 
-def _model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dtype: str) -> str:
+def _model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: str, dtype: str) -> str:
     config = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
     parts: Mapping[str, Any] = {
-        "weights": _weights_digest(model),
+        "weights": weights,
         "tokenizer": _digest(json.dumps(sorted(tokenizer.get_vocab().items())).encode()),
         "chat_template": _digest(str(tokenizer.chat_template).encode()),
         "config": config,
@@ -105,11 +111,11 @@ def _model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dt
 
 
 def _weights_digest(model: PreTrainedModel) -> str:
-    """Of the weights as they are in memory, wherever they came from."""
+    """Of the weights rounded to bfloat16, wherever they came from and whatever they are loaded as."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().to(torch.bfloat16).contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

@@ -8,6 +8,7 @@ from kv_compression.kv_cache import KVCache
 from kv_compression.observation import LayerObservation, Observation
 from kv_compression.policies import POLICIES, Full, KVzip, Policy, SnapKV, StreamingLLM
 from kv_compression.prefill import Prefill, decode_step
+from kv_compression.profile import measure_profile
 from kv_compression.reconstruction import reconstruct
 from kv_compression.segment import Segment, join
 from kv_compression.transformers_adapter import attach
@@ -40,5 +41,6 @@ __all__ = [
     "decode_step",
     "encode_segment",
     "join",
+    "measure_profile",
     "reconstruct",
 ]

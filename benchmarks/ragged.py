@@ -1,0 +1,60 @@
+"""Decoding over heads that hold different numbers of entries, beside heads of one length with as many in all.
+
+    python -m benchmarks.ragged [--tokens 2048] [--budgets 512 1024] [--steps 20] [--json FILE]
+
+The peer is the uniform cache of the same run; the limit for the ratio is 1.15. The steps of both take turns, and the
+medians are compared. The prompt is random: only its length matters.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from app.engine.loading import load_model
+from app.engine.policy import find_profile
+from app.settings import Settings
+from evals.kv_runs import print_table, write_json
+from kv_compression import KVCache, Prefill, SnapKV, Uniform, decode_step
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--budgets", type=int, nargs="+", default=[512, 1024])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    loaded = load_model(Settings())
+    model, profile = loaded.model, find_profile(Settings(), loaded.weights)
+    if profile is None:
+        raise SystemExit("the model has no head profile: run 'snaprag tune'")
+    torch.manual_seed(0)
+    whole = KVCache(model.config, device=model.device, dtype=model.dtype)
+    run = Prefill(model, whole, torch.randint(100, 40_000, (arguments.tokens,)).tolist())
+    while not run.step():
+        pass
+    rows, results = {}, []
+    for budget in arguments.budgets:
+        caches = [
+            whole.select(SnapKV(budget, allocation=allocation), run.observation, room=arguments.steps + 2)
+            for allocation in (Uniform(), profile)
+        ]
+        times: list[list[float]] = [[], []]
+        for _ in range(arguments.steps + 2):
+            for cache, taken in zip(caches, times, strict=True):
+                started = time.perf_counter()
+                decode_step(model, cache, 100)
+                taken.append((time.perf_counter() - started) * 1000)
+        uniform, ragged = (statistics.median(taken[2:]) for taken in times)
+        results.append({"budget": budget, "uniform_ms": uniform, "ragged_ms": ragged, "ratio": ragged / uniform})
+        rows[str(budget)] = [f"{uniform:.1f}", f"{ragged:.1f}", f"{ragged / uniform:.2f}"]
+    print_table(rows, ["budget", "uniform ms", "ragged ms", "ratio"])
+    write_json(arguments.json, results)
+
+
+if __name__ == "__main__":
+    main()
