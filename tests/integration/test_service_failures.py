@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from app.cli.client import Client
+from app.cli.client import Client, ServiceError
 from app.sessions import SessionRecords, connect
 from app.sessions.kv_frame import session_prefix
 from app.settings import Settings
@@ -185,3 +185,15 @@ def test_a_server_that_hangs_costs_the_cache_and_not_the_answer(stand: Stand, un
         os.kill(pid, signal.SIGCONT)
     assert [answer["usage"]["cached_tokens"] for answer in answers] == [0, 0]
     assert stand.tokens(session_id) == undisturbed
+
+
+def test_a_turn_that_a_crash_cut_off_blocks_nobody(stand: Stand) -> None:
+    session_id = stand.ask(0)["session_id"]
+    with Client(stand.service.url, None) as client:
+        events = client.stream("/chat", {"message": QUESTIONS[1], "session_id": session_id, "max_tokens": 500})
+        next(name for name, _ in events if name == "delta")
+        stand.service.kill()
+        with pytest.raises(ServiceError):
+            list(events)
+    stand.service.start()
+    assert stand.ask(2, session_id)["turn"] == 2
