@@ -10,6 +10,7 @@ import structlog
 from fastapi import FastAPI
 
 from app.api import documents, failures, health, page, sessions, turns
+from app.api.access import Access
 from app.api.middleware import BodyLimit, RequestLog
 from app.errors import SnapragError
 from app.services import Services, open_services
@@ -41,6 +42,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(router)
     page.mount_page(app)
     app.add_middleware(BodyLimit, upload_mb=settings.max_upload_mb)
+    app.add_middleware(Access, keys=settings.api_keys)
     app.add_middleware(RequestLog, metrics=metrics)
     return app
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 
@@ -72,6 +73,15 @@ def undisturbed(stand: Stand) -> list[int]:
         assert (answer["usage"]["cached_tokens"] > 0) == (number > 0)
         session_id = answer["session_id"]
     return stand.tokens(str(session_id))
+
+
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.evil.example", "192.0.2.7:80", ""])
+def test_without_keys_the_name_of_another_host_is_refused(stand: Stand, name: str) -> None:
+    answer = httpx.get(f"{stand.service.url}/documents", headers={"Host": name})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["code"] == "foreign_host"
+    for fine in ("localhost:1", "127.0.0.1", "[::1]:80", "LOCALHOST"):
+        assert httpx.get(f"{stand.service.url}/documents", headers={"Host": fine}).status_code == 200
 
 
 def restart_after_kill(stand: Stand, session_id: str) -> None:
