@@ -34,7 +34,8 @@ class Readiness:
 def create_app(settings: Settings) -> FastAPI:
     """The service as an ASGI application. Models load while it already answers `/health/live`."""
     metrics = Metrics()
-    app = FastAPI(title="snaprag", description=DESCRIPTION, lifespan=_lifespan)
+    # no /docs: its page loads scripts from elsewhere
+    app = FastAPI(title="snaprag", description=DESCRIPTION, lifespan=_lifespan, docs_url=None, redoc_url=None)
     app.state.settings, app.state.metrics = settings, metrics
     app.state.services, app.state.readiness = None, Readiness()
     failures.install(app)
@@ -76,4 +77,4 @@ async def _open(app: FastAPI, opened: ExitStack) -> None:
         log.exception("not_ready")
     else:
         app.state.readiness.reason = None
-        log.info("ready")
+        log.info("ready", url=f"http://{app.state.settings.host}:{app.state.settings.port}")
