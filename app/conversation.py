@@ -66,9 +66,9 @@ class Conversation:
         return len(self.turns) + 1
 
     @property
-    def last_message(self) -> str | None:
-        """The user's message before this one."""
-        return self.turns[-1].message if self.turns else None
+    def messages(self) -> list[str]:
+        """The user's messages before this one, the latest first."""
+        return [turn.message for turn in reversed(self.turns)]
 
     @property
     def held(self) -> frozenset[str]:

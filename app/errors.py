@@ -2,6 +2,7 @@
 
 SnapragError
 ├── UnauthorizedError            401  no key or a wrong one
+├── ForeignHostError             422  a service without keys, called by another name
 ├── SessionNotFoundError         404
 ├── SessionBusyError             409  a turn of the session is running
 ├── ConflictError                409  the session moved on while the turn ran
@@ -39,6 +40,18 @@ class UnauthorizedError(SnapragError):
 
     def __init__(self) -> None:
         super().__init__("A valid API key is needed: send it as 'Authorization: Bearer <key>'.")
+
+
+class ForeignHostError(SnapragError):
+    """A service without keys was called by a name that is not this machine's."""
+
+    status, type, code, param = 422, "invalid_request_error", "foreign_host", "Host"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"A service without API keys answers to 127.0.0.1 and localhost only, not to {name!r}. "
+            "Set SNAPRAG_API_KEYS to serve under another name."
+        )
 
 
 class SessionNotFoundError(SnapragError):

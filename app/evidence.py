@@ -1,6 +1,6 @@
 """Which passages a turn may use. Decided anew at every turn, whatever earlier turns found."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from app.answer import AnswerPassage
 from app.conversation import Conversation
@@ -18,16 +18,32 @@ def gather(
     The query is the last two user messages together, so that "yes" finds what it says yes to. A message that has enough
     words to stand alone must find something alone: an earlier subject is no evidence for a new one.
     """
-    collection, previous = conversation.collection, conversation.last_message
+    collection = conversation.collection
     hits = retriever.search(tenant, collection, message, top_k)
-    if previous is not None and (hits or len(content_words(message)) <= ELLIPTIC_WORDS):
+    for previous in _subject(message, conversation.messages, found=bool(hits)):
         # the message first: an embedder cuts what is too long at its end. When the subject has changed, both together
         # may be about nothing; the message alone then stands
-        hits = retriever.search(tenant, collection, f"{message}\n{previous}", top_k) or hits
+        if both := retriever.search(tenant, collection, f"{message}\n{previous}", top_k):
+            hits = both
+            break
     if not hits:
         return []
     found = [_passage(hit, conversation) for hit in hits]
     return found + _carried(conversation.cited_last, found)
+
+
+def _subject(message: str, before: Sequence[str], *, found: bool) -> Iterator[str]:
+    """The messages that may say what this one is about: the one before, and while that one is elliptic, too, others."""
+    if not found and not _is_elliptic(message):
+        return
+    for previous in before:
+        yield previous
+        if found or not _is_elliptic(previous):
+            return
+
+
+def _is_elliptic(message: str) -> bool:
+    return len(content_words(message)) <= ELLIPTIC_WORDS
 
 
 def _carried(cited: Sequence[AnswerPassage], found: Sequence[AnswerPassage]) -> list[AnswerPassage]:

@@ -10,6 +10,7 @@ import structlog
 from fastapi import FastAPI
 
 from app.api import documents, failures, health, page, sessions, turns
+from app.api.access import Access
 from app.api.middleware import BodyLimit, RequestLog
 from app.errors import SnapragError
 from app.services import Services, open_services
@@ -33,7 +34,8 @@ class Readiness:
 def create_app(settings: Settings) -> FastAPI:
     """The service as an ASGI application. Models load while it already answers `/health/live`."""
     metrics = Metrics()
-    app = FastAPI(title="snaprag", description=DESCRIPTION, lifespan=_lifespan)
+    # no /docs: its page loads scripts from elsewhere
+    app = FastAPI(title="snaprag", description=DESCRIPTION, lifespan=_lifespan, docs_url=None, redoc_url=None)
     app.state.settings, app.state.metrics = settings, metrics
     app.state.services, app.state.readiness = None, Readiness()
     failures.install(app)
@@ -41,6 +43,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(router)
     page.mount_page(app)
     app.add_middleware(BodyLimit, upload_mb=settings.max_upload_mb)
+    app.add_middleware(Access, keys=settings.api_keys)
     app.add_middleware(RequestLog, metrics=metrics)
     return app
 
@@ -74,4 +77,4 @@ async def _open(app: FastAPI, opened: ExitStack) -> None:
         log.exception("not_ready")
     else:
         app.state.readiness.reason = None
-        log.info("ready")
+        log.info("ready", url=f"http://{app.state.settings.host}:{app.state.settings.port}")

@@ -52,6 +52,9 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
         retriever = Retriever(database, embedder, settings.data_dir)
         retriever.start()
         opened.callback(retriever.stop)
+        records = SessionRecords(database)
+        if settings.database_url is None:
+            records.release_all()
         policy = working_policy(settings, find_profile(settings, loaded.weights))
         engine = Engine(
             loaded,
@@ -63,7 +66,7 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
             settings=settings,
             metrics=metrics,
             retriever=retriever,
-            records=SessionRecords(database),
+            records=records,
             store=KVStore(client, ttl_s=settings.kv_ttl_s),
             engine=engine,
             prompts=PromptBuilder(loaded.tokenizer, min(settings.context_tokens or 10**9, loaded.context_tokens)),

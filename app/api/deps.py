@@ -1,33 +1,19 @@
 """What routes are given: the open services and the caller's tenant."""
 
-import hashlib
-import hmac
 from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from app.errors import ServerBusyError, UnauthorizedError
+from app.api.access import authenticate
+from app.errors import ServerBusyError
 from app.services import Services
 
-LOCAL_TENANT = "local"
 _bearer = HTTPBearer(auto_error=False, description="One of SNAPRAG_API_KEYS; not needed when none is set.")
 
 
-def tenant_of(key: str) -> str:
-    """The tenant of an API key: a digest, so that keys stand in no database, log or cache."""
-    return hashlib.sha256(key.encode()).hexdigest()[:24]
-
-
-def _tenant(request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:
-    keys: tuple[str, ...] = request.app.state.settings.api_keys
-    if not keys:
-        return LOCAL_TENANT
-    given = credentials.credentials.encode() if credentials else b""
-    matches = [hmac.compare_digest(given, key.encode()) for key in keys]  # all are compared: time tells nothing
-    if not any(matches):
-        raise UnauthorizedError
-    return tenant_of(keys[matches.index(True)])
+def _tenant(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:
+    return authenticate(request.app.state.settings.api_keys, request.headers.get("authorization", ""))
 
 
 def _services(request: Request) -> Services:

@@ -51,7 +51,11 @@ def delete(tenant: TenantDep, services: ServicesDep, document_id: str) -> None:
 
 
 def forget(services: Services, tenant: str, document_id: str) -> None:
-    """Passages first, so that no turn can find them; then what sessions hold of the document."""
-    services.retriever.delete(tenant, document_id)
+    """What sessions hold of it first: when that stops halfway, the document is still there, to be deleted again.
+
+    A turn that finds its passages meanwhile is not committed.
+    """
+    services.retriever.document(tenant, document_id)
     for session_id in services.records.forget_document(tenant, document_id):
         services.store.drop(tenant, session_id)
+    services.retriever.delete(tenant, document_id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import redis
 from rich.console import Console
 
-from app.cli.address import check_address
+from app.address import check_address
 from app.engine.pull import PACKAGES, is_pulled, verify
 from app.errors import SnapragError
 from app.sessions import connect

@@ -5,7 +5,7 @@ import tempfile
 import uvicorn
 from rich.console import Console
 
-from app.cli.address import check_address
+from app.address import check_address
 from app.engine.pull import PACKAGES, is_pulled, pull
 from app.main import create_app
 from app.settings import Settings

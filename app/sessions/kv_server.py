@@ -12,8 +12,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
@@ -35,6 +36,7 @@ SERVICE_LOCK_WAIT_S = 2.0  # a service that was killed a moment ago is still giv
 LOCK_WAIT_S = 30.0
 START_WAIT_S = 30.0
 STOP_WAIT_S = 30.0
+KEEP_WAIT_S = 1.0  # the server ends with its guard, but not in the same moment
 
 
 class EmbeddedServerError(SnapragError):
@@ -65,11 +67,41 @@ def embedded_server(data_dir: Path, memory_mb: int) -> Iterator[Path]:
     for directory in {folder, socket.parent}:
         _make_private(directory)
     with _locked(folder / "service.lock", SERVICE_LOCK_WAIT_S), _locked(folder / "server.lock", LOCK_WAIT_S) as lock:
-        guard = _start(folder, socket, lock, memory_mb)
+        keeper = _Keeper(_start(folder, socket, lock, memory_mb), lambda: _start_guard(folder, socket, lock, memory_mb))
         try:
             yield socket
         finally:
-            _stop(guard)
+            keeper.stop()
+
+
+class _Keeper:
+    """Starts the guard, and with it the server, anew when it ends before `stop`."""
+
+    def __init__(self, guard: "subprocess.Popen[bytes]", start: Callable[[], "subprocess.Popen[bytes]"]) -> None:
+        self._guard = guard
+        self._start = start
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._keep, name="kv-keeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the guard and the server, and wait for their end."""
+        self._stopping.set()
+        with self._lock:
+            _stop(self._guard)
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._stopping.is_set():
+            self._guard.wait()
+            if self._stopping.wait(KEEP_WAIT_S):
+                return
+            with self._lock:
+                if not self._stopping.is_set():
+                    log.warning("kv_server_started_again")
+                    _stop(self._guard)  # its pipe
+                    self._guard = self._start()
 
 
 def _make_private(directory: Path) -> None:

@@ -82,6 +82,11 @@ class SessionRecords:
         finally:
             lease.release()
 
+    def release_all(self) -> None:
+        """End the leases of turns that a crash cut off: for the only process on this database, at its start."""
+        with self._engine.begin() as connection:
+            connection.execute(update(sessions).values(lease_owner=None, lease_until=0.0))
+
     def turns(self, tenant: str, session_id: str) -> Sequence[TurnRecord]:
         """The committed turns in order. Raises SessionNotFoundError."""
         statement = select(turns).where(turns.c.session_id == session_id).order_by(turns.c.number)

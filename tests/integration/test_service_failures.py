@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 
-from app.cli.client import Client
+from app.cli.client import Client, ServiceError
 from app.sessions import SessionRecords, connect
 from app.sessions.kv_frame import session_prefix
 from app.settings import Settings
@@ -72,6 +73,15 @@ def undisturbed(stand: Stand) -> list[int]:
         assert (answer["usage"]["cached_tokens"] > 0) == (number > 0)
         session_id = answer["session_id"]
     return stand.tokens(str(session_id))
+
+
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.evil.example", "192.0.2.7:80", ""])
+def test_without_keys_the_name_of_another_host_is_refused(stand: Stand, name: str) -> None:
+    answer = httpx.get(f"{stand.service.url}/documents", headers={"Host": name})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["code"] == "foreign_host"
+    for fine in ("localhost:1", "127.0.0.1", "[::1]:80", "LOCALHOST"):
+        assert httpx.get(f"{stand.service.url}/documents", headers={"Host": fine}).status_code == 200
 
 
 def restart_after_kill(stand: Stand, session_id: str) -> None:
@@ -185,3 +195,15 @@ def test_a_server_that_hangs_costs_the_cache_and_not_the_answer(stand: Stand, un
         os.kill(pid, signal.SIGCONT)
     assert [answer["usage"]["cached_tokens"] for answer in answers] == [0, 0]
     assert stand.tokens(session_id) == undisturbed
+
+
+def test_a_turn_that_a_crash_cut_off_blocks_nobody(stand: Stand) -> None:
+    session_id = stand.ask(0)["session_id"]
+    with Client(stand.service.url, None) as client:
+        events = client.stream("/chat", {"message": QUESTIONS[1], "session_id": session_id, "max_tokens": 500})
+        next(name for name, _ in events if name == "delta")
+        stand.service.kill()
+        with pytest.raises(ServiceError):
+            list(events)
+    stand.service.start()
+    assert stand.ask(2, session_id)["turn"] == 2

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import socket
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -162,6 +163,14 @@ def test_a_missing_document_and_a_missing_session(http: httpx.Client) -> None:
 def test_paths_and_methods_that_do_not_exist(http: httpx.Client) -> None:
     assert error_of(http.get("/nothing"), 404)["code"] == "not_found"
     assert error_of(http.put("/ask"), 405)["code"] == "method_not_allowed"
+
+
+def test_without_a_key_no_body_is_read(http: httpx.Client) -> None:
+    host, port = http.base_url.host, http.base_url.port
+    with socket.create_connection((host, port), timeout=20) as connection:
+        head = f"POST /documents HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 1000000\r\n\r\n"
+        connection.sendall(head.encode() + b"x" * 1000)  # and no more
+        assert connection.recv(4096).startswith(b"HTTP/1.1 401 ")
 
 
 def test_no_key_and_a_wrong_key(http: httpx.Client) -> None:

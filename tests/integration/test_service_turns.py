@@ -163,7 +163,7 @@ def test_a_client_that_goes_away_stops_the_work(
     session_id = chat(http, "Who is the night warden?", collection=facts)["session_id"]
     body = {"message": "Tell me all about the weir.", "session_id": session_id, "max_tokens": 1000, "stream": stream}
     headers = dict(http.headers)
-    with httpx.Client(base_url=service.url, headers=headers, timeout=1.5) as leaving:
+    with httpx.Client(base_url=service.url, headers=headers, timeout=0.3) as leaving:
         if stream:
             leave_after_first_word(leaving, body)
         else:
@@ -227,3 +227,11 @@ def test_health_metrics_and_request_ids(http: httpx.Client) -> None:
     assert 'snaprag_tokens_total{kind="cached"}' in text
     assert 'snaprag_session_cache_loads{result="hit"}' in text
     assert http.get("/health/live", headers={"X-Request-ID": "abc-1"}).headers["x-request-id"] == "abc-1"
+
+
+def test_short_replies_keep_the_subject(http: httpx.Client, facts: str) -> None:
+    session_id = chat(http, "How often is the oil of the main pump changed?", collection=facts)["session_id"]
+    for reply in ("yes", "yes please", "and then?"):
+        answer = chat(http, reply, session_id)
+        assert answer["answerable"], reply
+        assert "400 hours" in answer["passages"][0]["text"]
