@@ -14,6 +14,7 @@ SnapragError
 ├── ServerBusyError              503  the queue is full, or the service is stopping
 ├── ModelMissingError            503  the model is not on this machine
 ├── PullError                    (command line) a model could not be fetched or converted
+├── TuningError                  (command line) a head profile cannot be measured
 ├── UnsafeAddressError           (start-up) an open service on a reachable address
 └── TurnCancelledError           (inside) the client went away; nobody is there to be told
 

@@ -1,6 +1,6 @@
 """Follow-ups on real papers: what does an archive of everything keep that an archive of the working cache loses?
 
-    python -m evals.followups --model DIR --data covidqa.jsonl [--papers 3] [--questions 5] [--json FILE]
+    python -m evals.followups --data covidqa.jsonl [--papers 3] [--questions 5] [--json FILE]
 
 Each paper is one session. Question 1 comes with the paper, the others as later turns, each with the gold answer as its
 answer. Per turn: the mean negative log-likelihood per token of the gold answer (lower is better), decoded from
@@ -16,12 +16,14 @@ The bytes are those stored after the last turn. A line of the data file is {"tex
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from evals.kv_runs import Runner, print_table, write_json
-from kv_compression import Full, KVCache, Policy, Prefill, SnapKV
+from app.settings import DEFAULT_MODEL
+from evals.kv_runs import MODEL_HELP, Runner, print_table, write_json
+from kv_compression import Allocation, Full, KVCache, Policy, Prefill, SnapKV
 
 WINDOW, KERNEL = 32, 15
 ANSWER_TOKENS = 40
@@ -53,12 +55,13 @@ class Session:
         return KVCache.from_segments(model.config, segments, device=model.device, dtype=model.dtype)
 
 
-def rows(budgets: Sequence[int]) -> dict[str, tuple[Policy, str]]:
+def rows(budgets: Sequence[int], allocations: Mapping[str, Allocation]) -> dict[str, tuple[Policy, str]]:
     """Row name -> policy of the working cache, and what is stored."""
     table: dict[str, tuple[Policy, str]] = {"full": (Full(), "full")}
     for archive in ("full", "working"):
-        for budget in budgets:
-            table[f"archive={archive}, snapkv {budget}"] = (SnapKV(budget, WINDOW, KERNEL), archive)
+        for budget, (how, allocation) in product(budgets, allocations.items()):
+            policy = SnapKV(budget, WINDOW, KERNEL, allocation=allocation)
+            table[f"archive={archive}, snapkv {budget}{how}"] = (policy, archive)
     return table
 
 
@@ -97,7 +100,7 @@ def measure(
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder or hub id")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help=MODEL_HELP)
     parser.add_argument("--data", required=True, type=Path, help="papers with questions, JSON lines")
     parser.add_argument("--papers", type=int, default=3)
     parser.add_argument("--questions", type=int, default=5, help="per paper")
@@ -106,7 +109,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
 
-    runner, table = Runner.load(options.model), rows(options.budgets)
+    runner = Runner.load(options.model)
+    table = rows(options.budgets, runner.allocations())
     results = [
         measure(runner, text, asked, table, options.max_tokens)
         for text, asked in papers(options.data, options.papers, options.questions)

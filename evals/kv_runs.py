@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kv_compression import KVCache, Prefill, attach, decode_step
+from app.engine.loading import load_model
+from app.engine.policy import find_profile
+from app.settings import Settings
+from kv_compression import Allocation, KVCache, Prefill, Profile, Uniform, decode_step
 
+MODEL_HELP = "as SNAPRAG_MODEL: a hub id, a local folder or the default model's name"
 SYSTEM = "Answer the question using only the text."
 
 
@@ -19,13 +23,14 @@ class Runner:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    profile: Profile | None
 
     @classmethod
-    def load(cls, folder: str) -> "Runner":
-        """From a folder or a hub id, in bfloat16."""
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-        attach(model)
-        return cls(model, AutoTokenizer.from_pretrained(folder))
+    def load(cls, name: str) -> "Runner":
+        """A name as SNAPRAG_MODEL takes it, with the model's head profile if there is one."""
+        settings = Settings(model=name)
+        loaded = load_model(settings)
+        return cls(loaded.model, loaded.tokenizer, find_profile(settings, loaded.weights))
 
     def encode(self, text: str) -> list[int]:
         """Token ids, none added."""
@@ -42,6 +47,10 @@ class Runner:
     def later_question(self, question: str) -> list[int]:
         """A further turn that asks, after an answer."""
         return self.encode(f"<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n")
+
+    def allocations(self) -> dict[str, Allocation]:
+        """Name -> the allocations to compare: uniform, and the profile if the model has one."""
+        return {"": Uniform()} | ({} if self.profile is None else {" by the profile": self.profile})
 
     def cache(self) -> KVCache:
         """An empty cache."""
@@ -85,4 +94,5 @@ def print_table(rows: Mapping[str, Sequence[object]], header: Sequence[str]) -> 
 def write_json(path: Path | None, content: object) -> None:
     """Write the results, if a file was asked for."""
     if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,19 +1,21 @@
 """A number hidden in essays, asked for at the end: how often is it found, per policy, budget and length?
 
-    python -m evals.needle --model DIR --haystack DIR [--lengths 1000 2000] [--budgets 256 512 1024] [--json FILE]
+    python -m evals.needle [--haystack DIR] [--lengths 1000 2000] [--budgets 256 512 1024] [--json FILE]
 
-The haystack is a folder of .txt files, used in the order of their names. One draw per depth; each prompt is read once,
-and all policies select from the same cache.
+The haystack is a folder of .txt and .md files, used in the order of their names. One draw per depth; each prompt is
+read once, and all policies select from the same cache.
 """
 
 import argparse
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
-from evals.kv_runs import Runner, print_table, write_json
-from kv_compression import Full, Policy, SnapKV, StreamingLLM
+from app.settings import DEFAULT_MODEL
+from evals.kv_runs import MODEL_HELP, Runner, print_table, write_json
+from kv_compression import Allocation, Full, Policy, SnapKV, StreamingLLM
 
 WINDOW = 32
 QUESTION = "What is the secret number of the {name}?"
@@ -21,21 +23,23 @@ NEEDLE = " The secret number of the {name} is {number}. "
 NAMES = ("lighthouse", "harbour", "orchard", "library", "station", "theatre", "garden", "museum", "bakery", "mill")
 
 
-def policies(budgets: Sequence[int], kernels: Sequence[int]) -> dict[str, Policy]:
+def policies(
+    budgets: Sequence[int], kernels: Sequence[int], allocations: Mapping[str, Allocation]
+) -> dict[str, Policy]:
     """Row name -> policy."""
     rows: dict[str, Policy] = {"full": Full()}
     for budget in budgets:
-        for kernel in kernels:
-            rows[f"snapkv {budget} k{kernel}"] = SnapKV(budget, WINDOW, kernel)
+        for kernel, (how, allocation) in product(kernels, allocations.items()):
+            rows[f"snapkv {budget} k{kernel}{how}"] = SnapKV(budget, WINDOW, kernel, allocation=allocation)
         rows[f"streaming_llm {budget}"] = StreamingLLM(budget)
     return rows
 
 
 def haystack(folder: Path) -> list[str]:
     """Sentences of all texts."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.txt"))]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*")) if path.suffix in (".txt", ".md")]
     if not texts:
-        raise SystemExit(f"{folder} has no .txt files.")
+        raise SystemExit(f"{folder} has no .txt or .md files.")
     return [sentence for text in texts for sentence in " ".join(text.split()).split(". ")]
 
 
@@ -56,8 +60,8 @@ def prompt(
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder or hub id")
-    parser.add_argument("--haystack", required=True, type=Path, help="folder of .txt files")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help=MODEL_HELP)
+    parser.add_argument("--haystack", default=Path("samples"), type=Path, help="folder of texts")
     parser.add_argument("--lengths", nargs="+", type=int, default=[1000, 2000], help="prompt lengths in tokens")
     parser.add_argument("--budgets", nargs="+", type=int, default=[256, 512, 1024], help="positions kept per KV head")
     parser.add_argument("--kernels", nargs="+", type=int, default=[7, 15], help="SnapKV's pooling kernels")
@@ -67,7 +71,7 @@ def main() -> None:
     options = parser.parse_args()
 
     runner, sentences = Runner.load(options.model), haystack(options.haystack)
-    rows = policies(options.budgets, options.kernels)
+    rows = policies(options.budgets, options.kernels, runner.allocations())
     found = {name: [0] * len(options.lengths) for name in rows}
     draw = random.Random(options.seed)
     for column, length in enumerate(options.lengths):

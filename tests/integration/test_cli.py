@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from app.engine.loading import load_model
+from app.engine.policy import find_profile, working_policy
+from app.settings import Settings
 from benchmarks.service import ServiceProcess, free_port
+from kv_compression import Uniform
 from tests.integration.conftest import FACTS, KEYS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -165,3 +169,31 @@ def test_doctor_finds_damage(snaprag: Run, tmp_path: Path) -> None:
 def test_models_list(snaprag: Run, models_dir: Path, tmp_path: Path) -> None:
     assert snaprag("models", "list", SNAPRAG_DATA_DIR=str(models_dir.parent)).stdout.count(": ready") == 2
     assert snaprag("models", "list", SNAPRAG_DATA_DIR=str(tmp_path)).stdout.count("snaprag models pull") == 2
+
+
+def test_tuning_writes_a_profile_that_is_then_used(snaprag: Run, models_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/models").symlink_to(models_dir)
+    (tmp_path / "text.txt").write_text(" ".join(f"Valve {i} closes at {i * 7} bar." for i in range(70)))
+    done = snaprag("tune", "text.txt", SNAPRAG_DATA_DIR=str(tmp_path / "data"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("layer ") == 30
+    (file,) = (tmp_path / "data/profiles").iterdir()
+    settings = Settings(data_dir=tmp_path / "data")
+    assert find_profile(settings, json.loads(file.read_text())["weights"]) is not None
+    (tmp_path / "short.txt").write_text("Too short.")
+    short = snaprag("tune", "short.txt", SNAPRAG_DATA_DIR=str(tmp_path / "data"))
+    assert (short.returncode, "Give texts of a thousand words" in short.stderr) == (1, True)
+
+
+def test_the_default_model_comes_with_its_profile(models_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "models").symlink_to(models_dir)
+    settings = Settings(data_dir=tmp_path)
+    for dtype in ("bfloat16", "float32"):
+        loaded = load_model(settings.model_copy(update={"dtype": dtype}))
+        profile = find_profile(settings, loaded.weights)
+        assert profile is not None
+        policy = working_policy(settings, profile)
+        assert policy.allocation == profile
+    assert working_policy(Settings(allocation="uniform"), profile).allocation == Uniform()
+    assert find_profile(settings, "0" * 64) is None

@@ -38,7 +38,7 @@ def test_every_route(tmp_path: Path) -> None:
 
 def test_every_command() -> None:
     names = set(get_command(command_line).commands)  # type: ignore[attr-defined]
-    assert names == {"serve", "ingest", "ask", "chat", "models", "doctor"}
+    assert names == {"serve", "ingest", "ask", "chat", "models", "tune", "doctor"}
     for name in names:
         assert f"snaprag {name}" in README
 

@@ -20,7 +20,7 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
-    """Layers of different sizes, with and without gaps between the positions; the numbers include NaN and infinity."""
+    """Layers and heads of different sizes, with and without gaps between positions, with NaN and infinity."""
     dtype = draw(st.sampled_from(DTYPES))
     start = draw(st.integers(0, 100_000))
     length = draw(st.integers(0, 40))
@@ -33,7 +33,9 @@ def segments(draw: st.DrawFn) -> Segment:
             rows = [torch.arange(entries)] * heads
         sizes = [draw(st.integers(1, 9)) for _ in range(2)]
         keys, values = (_random(dtype, heads, entries, size, generator) for size in sizes)
-        layers.append(LayerEntries.stack(keys, values, (start + torch.stack(rows)).int()))
+        layer = LayerEntries.stack(keys, values, (start + torch.stack(rows)).int())
+        ends = [draw(st.integers(0, entries)) if draw(st.booleans()) else entries for _ in range(heads)]
+        layers.append(layer.slice([0] * heads, ends))
     return Segment(start, start + length, layers)
 
 

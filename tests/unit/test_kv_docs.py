@@ -8,13 +8,13 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 import kv_compression
-from kv_compression import POLICIES
+from kv_compression import POLICIES, Allocation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compression.md").read_text(encoding="utf-8")
 
 
 def test_every_policy_is_documented_with_its_parameters() -> None:
-    rows = {row.split("|")[1].strip(" `"): row for row in PAGE.splitlines() if row.startswith("| `")}
+    rows = {row.split("|")[1].strip(" `"): row for row in PAGE.splitlines() if re.match(r"\| `\w+` \|", row)}
     assert set(rows) == set(POLICIES)
     for name, policy in POLICIES.items():
         for field in dataclasses.fields(policy):  # type: ignore[arg-type]
@@ -22,6 +22,15 @@ def test_every_policy_is_documented_with_its_parameters() -> None:
                 continue
             default = "" if field.default is dataclasses.MISSING else f" `?{field.default}"
             assert re.search(f"`{field.name}`{default}", rows[name]), f"{name}: {field.name}{default}"
+
+
+def test_every_allocation_is_documented_with_its_parameters() -> None:
+    rows = re.findall(r"^\| `(\w+)\((.*)\)` \|", PAGE, re.M)
+    assert {name for name, _ in rows} == {allocation.__name__ for allocation in Allocation.__subclasses__()}
+    for name, parameters in rows:
+        assert re.findall(r"(\w+)[=,]?", re.sub(r'="?[\w.]+"?', "", parameters)) == [
+            field.name for field in dataclasses.fields(getattr(kv_compression, name))
+        ]
 
 
 def test_the_six_lines_run(tiny_model: Callable[..., PreTrainedModel]) -> None:
