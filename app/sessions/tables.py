@@ -93,4 +93,7 @@ def create_tables(engine: Engine) -> None:
         if found is None:
             connection.execute(insert(versions).values(version=SCHEMA_VERSION))
         elif found != SCHEMA_VERSION:
-            raise StoreError(found, SCHEMA_VERSION)
+            raise StoreError(
+                f"The sessions in the database are of version {found}, this service writes version {SCHEMA_VERSION}. "
+                "Use the service that wrote them, or another data directory."
+            )

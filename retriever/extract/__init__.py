@@ -56,7 +56,7 @@ def extract(path: Path, filename: str) -> Extracted:
     with path.open("rb") as file:
         check_type(filename, file.read(SNIFF_BYTES))
     extracted = _EXTRACTORS[suffix_of(filename)](path)
-    if not extracted.text.strip():
+    if not any(character.isprintable() and not character.isspace() for character in extracted.text):
         raise InvalidDocumentError("The document holds no text.")
     return extracted
 

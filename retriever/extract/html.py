@@ -14,6 +14,7 @@ from retriever.model import Extracted
 
 MAX_BYTES = 20 * 2**20  # the tree of a page takes many times its bytes
 MAX_WEB_PAGE_CHARS = 2**20  # longer ones are documents: all is text, and finding a main part takes minutes
+MAX_WEB_PAGE_DEPTH = 200  # deeper ones are cut short by the parser that finds the main part
 _MAIN_SHARE = 0.5  # a main part smaller than this share of the text is worth cutting out
 _UNSEEN = ("script", "style", "noscript", "template", "head", "nav", "footer", "aside", "svg", "select", "button")
 _BLOCKS = frozenset(
@@ -37,7 +38,10 @@ def extract(path: Path) -> Extracted:
     except (ValueError, etree.ParserError) as error:
         raise InvalidDocumentError("The page holds no HTML that can be read.") from error
     title = clean_title(tree.findtext(".//title"))
-    text, main = clean(_visible(tree)), _main(source)
+    if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):
+        warnings = [*warnings, "The page is nested too deeply; what lies deepest was not read."]
+    main = _main(source) if _depth(tree) <= MAX_WEB_PAGE_DEPTH else ""
+    text = clean(_visible(tree))
     if main and len(main) < _MAIN_SHARE * len(text):
         warnings = [*warnings, f"Only the main part of the page was read, {len(main)} of {len(text)} characters."]
         text = main
@@ -49,6 +53,14 @@ def _main(source: str) -> str:
     if len(source) > MAX_WEB_PAGE_CHARS:
         return ""
     return clean(trafilatura.extract(source, output_format="txt", include_tables=True, include_comments=False) or "")
+
+
+def _depth(tree: lxml_html.HtmlElement) -> int:
+    deepest = depth = 0
+    for event, _ in etree.iterwalk(tree, events=("start", "end")):
+        depth += 1 if event == "start" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _visible(tree: lxml_html.HtmlElement) -> str:

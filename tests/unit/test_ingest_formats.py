@@ -185,3 +185,23 @@ def test_html_without_text_or_markup(read: Read) -> None:
         read("a.html", b"<!-- nothing -->")
     with pytest.raises(UnsupportedTypeError):
         read("a.html", b"\x89PNG\r\n")
+
+
+@pytest.mark.parametrize("levels", [260, 1500])
+def test_html_that_is_nested_deeply_keeps_its_text(read: Read, levels: int) -> None:
+    steps = "".join(f"<div><p>Step {level} of the ladder is painted green.</p>" for level in range(levels))
+    extracted = read("a.html", f"<html><body>{steps}<p>The code is 60606.</p></body></html>".encode())
+    assert "Step 0 of" in extracted.text
+    assert "The code is 60606." in extracted.text
+    assert extracted.warnings == []
+
+
+def test_html_that_is_nested_too_deeply_says_so(read: Read) -> None:
+    extracted = read("a.html", b"<p>Start.</p>" + b"<div>" * 3000 + b"<p>The code is 60606.</p>")
+    assert "Start." in extracted.text
+    assert extracted.warnings == ["The page is nested too deeply; what lies deepest was not read."]
+
+
+def test_text_of_nothing_that_can_be_seen_is_no_text(read: Read) -> None:
+    with pytest.raises(InvalidDocumentError, match="no text"):
+        read("a.txt", "\u200b\u200b \u2060\n".encode())
