@@ -6,7 +6,7 @@ from kv_compression.codec import FORMAT_VERSION, decode_segment, encode_segment
 from kv_compression.errors import CodecError, KVCompressionError, SegmentError, UnsupportedModelError
 from kv_compression.kv_cache import KVCache
 from kv_compression.observation import LayerObservation, Observation
-from kv_compression.policies import POLICIES, Full, KVzip, Policy, SnapKV, StreamingLLM
+from kv_compression.policies import POLICIES, TOVA, Full, KeyDiff, Knorm, KVzip, Policy, SnapKV, StreamingLLM
 from kv_compression.prefill import Prefill, decode_step
 from kv_compression.profile import measure_profile
 from kv_compression.reconstruction import reconstruct
@@ -22,6 +22,8 @@ __all__ = [
     "KVCache",
     "KVCompressionError",
     "KVzip",
+    "KeyDiff",
+    "Knorm",
     "LayerEntries",
     "LayerObservation",
     "Observation",
@@ -34,6 +36,7 @@ __all__ = [
     "SegmentError",
     "SnapKV",
     "StreamingLLM",
+    "TOVA",
     "Uniform",
     "UnsupportedModelError",
     "attach",

@@ -13,8 +13,11 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from kv_compression import (
+    TOVA,
     Full,
     HeadAdaptive,
+    KeyDiff,
+    Knorm,
     KVCache,
     LayerEntries,
     Policy,
@@ -54,6 +57,10 @@ POLICIES: dict[str, Policy] = {
     "snapkv": SnapKV(24, window=6, kernel=5),
     "snapkv-max": SnapKV(20, window=4, kernel=3, pooling="max"),
     "streaming_llm": StreamingLLM(24, sinks=3),
+    "tova": TOVA(24),
+    "knorm": Knorm(24),
+    "keydiff": KeyDiff(24),
+    "keydiff by a profile": KeyDiff(24, Profile(((0.4, 2.2), (1.6, 0.3), (0.5, 1.0)))),
     "pyramid": SnapKV(24, window=6, kernel=5, allocation=Pyramid(4)),
     "adaptive": SnapKV(24, window=6, kernel=5, allocation=HeadAdaptive()),
     "adaptive over the model": SnapKV(24, window=6, kernel=5, allocation=HeadAdaptive("model", floor=0.1)),

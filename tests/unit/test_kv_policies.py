@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from kv_compression import POLICIES, Full, LayerEntries, LayerObservation, Policy, SnapKV, StreamingLLM
+from kv_compression import (
+    POLICIES,
+    TOVA,
+    Full,
+    KeyDiff,
+    Knorm,
+    LayerEntries,
+    LayerObservation,
+    Policy,
+    SnapKV,
+    StreamingLLM,
+)
 
 KV_HEADS, GROUP, ENTRIES, DIM = 2, 3, 120, 8
 
@@ -73,12 +84,39 @@ def test_streaming_llm_keeps_sinks_and_the_latest() -> None:
     assert chosen.tolist() == [[*range(4), *range(ENTRIES - 16, ENTRIES)]] * KV_HEADS
 
 
+def test_tova_is_the_last_tokens_mean_attention() -> None:
+    entries, seen = _layer()
+    keys = entries.dense().keys.repeat_interleave(GROUP, dim=0)
+    weights = (keys @ seen.queries[:, -1, :, None])[..., 0].mul(seen.scaling).softmax(dim=-1).mean(dim=0)
+    for scores in TOVA(30).score(entries, seen):
+        torch.testing.assert_close(scores, weights)
+    chosen = _choose(TOVA(30), entries, seen)
+    assert bool((chosen == chosen[0]).all())
+    assert int(chosen[0, -1]) == ENTRIES - 1
+
+
+def test_knorm_keeps_the_shortest_keys() -> None:
+    entries, seen = _layer()
+    norms = entries.dense().keys.square().sum(dim=-1)
+    assert torch.equal(_choose(Knorm(30), entries, seen), norms.topk(30, largest=False).indices.sort().values)
+
+
+def test_keydiff_keeps_what_is_farthest_from_the_mean_direction() -> None:
+    entries, seen = _layer()
+    for head, chosen in zip(entries, _choose(KeyDiff(30), entries, seen), strict=True):
+        directions = head.keys / head.keys.norm(dim=-1, keepdim=True)
+        likeness = torch.cosine_similarity(head.keys, directions.mean(dim=0)[None], dim=-1)
+        assert torch.equal(chosen, likeness.topk(30, largest=False).indices.sort().values)
+
+
 @pytest.mark.parametrize("policy", [Full(), SnapKV(200, 8), SnapKV(ENTRIES, 8), StreamingLLM(ENTRIES)])
 def test_nothing_is_dropped_within_the_budget(policy: Policy) -> None:
     assert _choose(policy, *_layer()) is None
 
 
-@pytest.mark.parametrize("policy", [SnapKV(33, 8), SnapKV(9, 8), StreamingLLM(33), StreamingLLM(1, sinks=0)])
+@pytest.mark.parametrize(
+    "policy", [SnapKV(33, 8), SnapKV(9, 8), StreamingLLM(33), StreamingLLM(1, sinks=0), TOVA(33), Knorm(1), KeyDiff(33)]
+)
 def test_the_budget_is_the_number_of_entries_that_stay(policy: Policy) -> None:
     chosen = _choose(policy, *_layer())
     assert chosen is not None
@@ -96,6 +134,9 @@ def test_the_budget_is_the_number_of_entries_that_stay(policy: Policy) -> None:
         lambda: SnapKV(64, pooling="median"),
         lambda: StreamingLLM(4, sinks=4),
         lambda: StreamingLLM(4, sinks=-1),
+        lambda: TOVA(0),
+        lambda: Knorm(0),
+        lambda: KeyDiff(-1),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(make: object) -> None:

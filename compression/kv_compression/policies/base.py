@@ -49,3 +49,14 @@ class Policy(ABC):
             head[: self.sinks] = torch.inf
             head[max(len(head) - last, 0) :] = torch.inf
         return scores
+
+
+def attention_weights(queries: Tensor, keys: Tensor, seen: LayerObservation) -> Tensor:
+    """[group, window, entries]. The queries belong to the last entries, one each, and see nothing behind their own."""
+    logits = (queries * seen.scaling) @ keys.T
+    if seen.softcap is not None:
+        logits = (logits / seen.softcap).tanh() * seen.softcap
+    window = seen.window
+    ahead = torch.ones(window, window, dtype=torch.bool, device=logits.device).triu(1)
+    logits[..., keys.shape[0] - window :].masked_fill_(ahead, -torch.inf)
+    return logits.softmax(dim=-1)

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d, pad
 
 from kv_compression.allocation import Allocation, Uniform
 from kv_compression.cache import LayerEntries
 from kv_compression.observation import LayerObservation
-from kv_compression.policies.base import Policy
+from kv_compression.policies.base import Policy, attention_weights
 
 
 @dataclass(frozen=True)
@@ -46,19 +45,8 @@ class SnapKV(Policy):
 
     def _vote(self, queries: Tensor, keys: Tensor, seen: LayerObservation) -> Tensor:
         """[entries], from a group's queries [group, window, head_dim] and its KV head's keys [entries, head_dim]."""
-        weights = _attention_weights(queries.float(), keys.float(), seen)
+        weights = attention_weights(queries.float(), keys.float(), seen)
         votes = pad(weights.mean(dim=1)[:, : -seen.window], (0, seen.window))  # the window does not vote for itself
         pool = avg_pool1d if self.pooling == "avg" else max_pool1d
         pooled: Tensor = pool(votes, self.kernel, stride=1, padding=self.kernel // 2)
         return pooled.mean(dim=0)
-
-
-def _attention_weights(queries: Tensor, keys: Tensor, seen: LayerObservation) -> Tensor:
-    """[group, window, entries]. The queries belong to the last entries, one each, and see nothing behind their own."""
-    logits = (queries * seen.scaling) @ keys.T
-    if seen.softcap is not None:
-        logits = (logits / seen.softcap).tanh() * seen.softcap
-    window = seen.window
-    ahead = torch.ones(window, window, dtype=torch.bool, device=logits.device).triu(1)
-    logits[..., keys.shape[0] - window :].masked_fill_(ahead, -torch.inf)
-    return logits.softmax(dim=-1)
