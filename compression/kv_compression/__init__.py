@@ -1,5 +1,6 @@
 """KV-cache compression for transformers' decoders: caches that are really smaller, that can be stored and restored."""
 
+from kv_compression.adapter import attach
 from kv_compression.allocation import Allocation, HeadAdaptive, Profile, Pyramid, Uniform
 from kv_compression.cache import LayerEntries
 from kv_compression.codec import FORMAT_VERSION, decode_segment, encode_segment
@@ -11,7 +12,6 @@ from kv_compression.prefill import Prefill, decode_step
 from kv_compression.profile import measure_profile
 from kv_compression.reconstruction import reconstruct
 from kv_compression.segment import Segment, join
-from kv_compression.transformers_adapter import attach
 
 __all__ = [
     "Allocation",

@@ -52,7 +52,7 @@ class Pyramid(Allocation):
             layer: [2 - least - (2 - 2 * least) * place / last] * len(scores[layer])
             for place, layer in enumerate(sorted(scores))
         }
-        return fill(budget, scores, shares)
+        return _fill(budget, scores, shares)
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,7 @@ class HeadAdaptive(Allocation):
         found: dict[int, list[int]] = {}
         for group in groups:
             heads = [head for layer in group for head in scores[layer]]
-            kept = iter(_best(budget, heads, self.floor))
-            found |= {layer: [next(kept) for _ in scores[layer]] for layer in group}
+            found |= _by_layer({layer: scores[layer] for layer in group}, _best(budget, heads, self.floor))
         return found
 
 
@@ -94,10 +93,10 @@ class Profile(Allocation):
         """By the shares. ValueError for a profile of another model."""
         if any(layer >= len(self.shares) or len(self.shares[layer]) != len(scores[layer]) for layer in scores):
             raise ValueError("the head profile has other layers or heads than the model")
-        return fill(budget, scores, self.shares)
+        return _fill(budget, scores, self.shares)
 
 
-def fill(
+def _fill(
     budget: int, scores: Scores, shares: Mapping[int, Sequence[float]] | Sequence[Sequence[float]]
 ) -> dict[int, list[int]]:
     """Numbers in proportion to the shares; what a head cannot take (it holds less) goes to the others."""
@@ -113,8 +112,13 @@ def fill(
             low = factor
         else:
             high = factor
-    kept = iter((weights * high).clamp(min=least, max=most).round().long().tolist())
-    return {layer: [next(kept) for _ in scores[layer]] for layer in scores}
+    return _by_layer(scores, (weights * high).clamp(min=least, max=most).round().long().tolist())
+
+
+def _by_layer(scores: Scores, counts: Sequence[int]) -> dict[int, list[int]]:
+    """Numbers of all heads, layer by layer, as each layer's list."""
+    following = iter(counts)
+    return {layer: [next(following) for _ in heads] for layer, heads in scores.items()}
 
 
 def _best(budget: int, heads: Sequence[Tensor], floor: float) -> list[int]:

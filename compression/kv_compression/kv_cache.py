@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from transformers import PretrainedConfig
 
+from kv_compression.adapter import EntryCache, EntryLayer, sliding_windows, widest_entry
 from kv_compression.cache import LayerEntries
 from kv_compression.codec import Shape, read_segment
 from kv_compression.errors import SegmentError
@@ -12,7 +13,6 @@ from kv_compression.frame import Chunk
 from kv_compression.observation import Observation
 from kv_compression.policies.base import Policy
 from kv_compression.segment import Segment, check_sequence
-from kv_compression.transformers_adapter import EntryCache, EntryLayer, sliding_windows, widest_entry
 
 
 class KVCache(EntryCache):
@@ -57,7 +57,7 @@ class KVCache(EntryCache):
             raise ValueError("the observation is of another cache, or tokens were added since")
         if observation.window < min(policy.window, observation.tokens):
             raise ValueError(f"the policy's window is {policy.window}, the prefill's was {observation.window}")
-        held = [entries for layer in self.layers if (entries := layer.buffer.entries) is not None]
+        held = self._held()
         full = [index for index, layer in enumerate(self.layers) if layer.sliding_window is None]
         choices = policy.choose({index: (held[index], observation.of(index)) for index in full})
         chosen = KVCache(self.config, device=self.device, dtype=self.dtype)
@@ -69,8 +69,12 @@ class KVCache(EntryCache):
 
     def copy(self, *, room: int = 0) -> "KVCache":
         """The same in memory of its own, with room for `room` more tokens."""
-        held = Segment(0, self.length, [layer.buffer.entries for layer in self.layers if layer.buffer.entries])
+        held = Segment(0, self.length, self._held())
         return KVCache.from_segments(self.config, [held], device=self.device, dtype=self.dtype, room=room)
+
+    def _held(self) -> list[LayerEntries]:
+        """Of every layer; of none when the cache is empty."""
+        return [entries for layer in self.layers if (entries := layer.buffer.entries) is not None]
 
     def segment(self, start: int, stop: int | None = None) -> Segment:
         """The entries of the positions from `start` to `stop` (default: all), on the CPU.
@@ -104,8 +108,7 @@ class KVCache(EntryCache):
             more = sum(max(piece.counts) for piece in pieces[1:]) + room * (layer.sliding_window is None)
             for piece in pieces:
                 layer.buffer.append(piece.to(cache.device, dtype), room=more)
-            if layer.sliding_window is not None:
-                layer.buffer.drop_first(layer.buffer.longest - layer.sliding_window + 1)
+            layer.slide()
             layer.length = segments[-1].stop
         return cache
 
@@ -132,8 +135,7 @@ class KVCache(EntryCache):
             raise SegmentError(f"the segments end at {cache.length}, not at {tokens}")
         check_sequence(read, [layer.sliding_window for layer in cache.layers])
         for layer in cache.layers:
-            if layer.sliding_window is not None:
-                layer.buffer.drop_first(layer.buffer.longest - layer.sliding_window + 1)
+            layer.slide()
         return cache
 
     def _read(self, chunks: Iterable[Chunk], fingerprint: str, tokens: int, room: int) -> Segment:

@@ -1,23 +1,32 @@
 """Running the model over new tokens: in chunks for a prompt, one by one for an answer."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kv_compression.adapter import forward
 from kv_compression.kv_cache import KVCache
-from kv_compression.observation import Observation
-from kv_compression.transformers_adapter import QueryRecorder, forward, recording
+from kv_compression.observation import Observation, Observed
+from kv_compression.observer import Observer
 
 
 class Prefill:
     """Appends `token_ids` to `cache`, a chunk a step, so that a caller can stop or do other work in between.
 
-    The result does not depend on `chunk`: the observation window reaches over the borders of chunks.
+    The result does not depend on `chunk`: the observation reaches over the borders of chunks. `window` and `observe`
+    are those of the policy that is to choose.
     """
 
     def __init__(
-        self, model: PreTrainedModel, cache: KVCache, token_ids: Sequence[int], *, chunk: int = 512, window: int = 32
+        self,
+        model: PreTrainedModel,
+        cache: KVCache,
+        token_ids: Sequence[int],
+        *,
+        chunk: int = 512,
+        window: int = 32,
+        observe: Collection[Observed] = (),
     ) -> None:
         if not token_ids:
             raise ValueError("there is no token to prefill")
@@ -27,18 +36,17 @@ class Prefill:
         self._cache = cache
         self._pending = list(token_ids)
         self._chunk = chunk
-        self._recorder = QueryRecorder(window)
-        self._tokens = len(token_ids)
         self._length = cache.length
         self._logits: Tensor | None = None
+        self.observer = Observer(model, window, observe)
 
     def step(self) -> bool:
         """Run one chunk; True when nothing is left. RuntimeError when that was so before."""
         if not self._pending:
             raise RuntimeError("the prefill is finished")
         chunk, self._pending = self._pending[: self._chunk], self._pending[self._chunk :]
-        with recording(self._recorder):
-            self._logits = forward(self._model, self._cache, chunk)
+        with self.observer.watching(len(chunk)):
+            self._logits = forward(self._model, self._cache, chunk)[0]
         self._length = self._cache.length
         return not self._pending
 
@@ -51,12 +59,19 @@ class Prefill:
 
     @property
     def observation(self) -> Observation:
-        """The queries of the last tokens, as many as the window has or as were prefilled."""
+        """What the policies see of it: the queries of the last tokens, as many as the window has or as there were."""
         if self._pending:
             raise RuntimeError("the prefill is not finished")
-        return Observation(self._recorder.layers, self._recorder.window, self._tokens, self._length)
+        return self.observer.observation(self._length)
 
 
-def decode_step(model: PreTrainedModel, cache: KVCache, token_id: int) -> Tensor:
-    """Append one token; the logits of the next [vocab], float32."""
-    return forward(model, cache, [token_id])
+def decode_step(model: PreTrainedModel, cache: KVCache, token_id: int, observer: Observer | None = None) -> Tensor:
+    """Append one token; the logits of the next [vocab], float32.
+
+    With a prefill's `observer` the token is observed, too, so that a policy can choose again while an answer grows:
+    `cache.select(policy, observer.observation(cache.length))`.
+    """
+    if observer is None:
+        return forward(model, cache, [token_id])[0]
+    with observer.watching(1):
+        return forward(model, cache, [token_id])[0]

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kv_compression.adapter import forward, recording
 from kv_compression.kv_cache import KVCache
 from kv_compression.observation import LayerObservation, Observation
-from kv_compression.transformers_adapter import forward, recording
+from kv_compression.recorders import AttentionCall
+from kv_compression.weights import weights_in_blocks
 
 SINKS = 4
-BLOCK = 256  # queries whose weights are in memory at once
 OVERLAP = 8  # tokens of the chunk before that a request to go on repeats
 
 
@@ -40,7 +41,7 @@ def reconstruct(
         part = list(token_ids[start : start + chunk])
         asked = [*go_on, *token_ids[start - OVERLAP : start]] if start else list(request)
         recorder.begin(start, start + len(part))
-        with recording(recorder):
+        with recording([recorder]):
             forward(model, cache.copy(room=len(asked) + len(part)), [*asked, *part])
     return Observation(recorder.layers, len(token_ids), len(token_ids), cache.length)
 
@@ -57,41 +58,40 @@ class _Weights:
         """The next forwards repeat the tokens from `start` to `stop`."""
         self._start, self._stop = start, stop
 
-    def record(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
+    def record(self, call: AttentionCall) -> None:
         """As in the paper, the weights are shares of the chunk, the sinks and the repeated tokens, not of everything.
 
         Layers with a sliding window are passed over: nothing is chosen from them.
         """
-        heads, rows = key.shape[1], key.shape[2]
-        if rows != self._entries + query.shape[2]:
+        rows = self._entries + call.queries.shape[1]
+        if call.sliding_window is not None:
             return
         sinks = range(min(SINKS, self._start))
-        seen = torch.tensor([*sinks, *range(self._start, self._stop), *range(self._entries, rows)], device=key.device)
-        keys = key[0, :, seen].float()
-        weights = torch.stack(
+        seen = torch.tensor([*sinks, *range(self._start, self._stop), *range(self._entries, rows)])
+        largest = torch.stack(
             [
-                _largest(queries.float(), of_head, scaling, softcap)
-                for queries, of_head in zip(query[0].chunk(heads), keys, strict=True)
+                _largest(queries, head.keys[seen.to(head.keys.device)], call)
+                for queries, head in zip(call.groups, call.entries, strict=True)
             ]
         )
-        observed = self.layers.setdefault(
-            layer, LayerObservation(query[0, :, :0], scaling, softcap, weights.new_zeros(heads, self._entries))
-        )
-        assert observed.importance is not None
-        observed.importance[:, self._start : self._stop] = weights[
-            :, len(sinks) : len(sinks) + self._stop - self._start
-        ]
+        importance = self._importance(call)
+        of_chunk = slice(len(sinks), len(sinks) + self._stop - self._start)
+        importance[:, self._start : self._stop] = largest[:, of_chunk]
+
+    def _importance(self, call: AttentionCall) -> Tensor:
+        """[kv_heads, entries], of the call's layer."""
+        if call.layer not in self.layers:
+            importance = call.queries.new_zeros(len(call.entries.counts), self._entries, dtype=torch.float32)
+            seen = LayerObservation(call.queries[:, :0], call.scaling, call.softcap, call.output, importance)
+            self.layers[call.layer] = seen
+        found = self.layers[call.layer].importance
+        assert found is not None
+        return found
 
 
-def _largest(queries: Tensor, keys: Tensor, scaling: float, softcap: float | None) -> Tensor:
+def _largest(queries: Tensor, keys: Tensor, call: AttentionCall) -> Tensor:
     """[entries]: the largest weight over a group's queries [group, tokens, head_dim]; the last keys are their own."""
-    tokens, entries = queries.shape[1], keys.shape[0]
-    largest = queries.new_zeros(entries)
-    for first in range(0, tokens, BLOCK):
-        logits = (queries[:, first : first + BLOCK] * scaling) @ keys.T
-        if softcap is not None:
-            logits = (logits / softcap).tanh() * softcap
-        at = torch.arange(first, first + logits.shape[1], device=keys.device)[:, None] + entries - tokens
-        logits.masked_fill_(torch.arange(entries, device=keys.device) > at, -torch.inf)
-        largest = torch.maximum(largest, logits.softmax(dim=-1).amax(dim=(0, 1)))
+    largest = queries.new_zeros(keys.shape[0], dtype=torch.float32)
+    for weights in weights_in_blocks(queries, keys, call.scaling, call.softcap):
+        largest = torch.maximum(largest, weights.amax(dim=(0, 1)))
     return largest

@@ -15,8 +15,8 @@ from transformers import (
 )
 
 from kv_compression import KVCache, Prefill, SnapKV, UnsupportedModelError, attach, decode_step
+from kv_compression.adapter import sliding_windows
 from kv_compression.attention import attend_packed, causal_mask
-from kv_compression.transformers_adapter import sliding_windows
 
 MLA = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kv_compression.allocation import Allocation, Uniform
 from kv_compression.cache import LayerEntries
-from kv_compression.observation import LayerObservation
+from kv_compression.observation import LayerObservation, Observed
 
 
 class Policy(ABC):
@@ -24,6 +24,14 @@ class Policy(ABC):
     allocation: Allocation = Uniform()
     sinks: int = 0
     window: int = 0
+    observe: ClassVar[tuple[Observed, ...]] = ()
+    """What `score` needs of the prefill beside the window's queries."""
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and self.budget < 1:
+            raise ValueError(f"the budget ({self.budget}) must be at least 1")
+        if self.budget is not None and not 0 <= self.sinks < self.budget:
+            raise ValueError(f"the budget ({self.budget}) must be larger than the number of sinks ({self.sinks})")
 
     @abstractmethod
     def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
@@ -49,14 +57,3 @@ class Policy(ABC):
             head[: self.sinks] = torch.inf
             head[max(len(head) - last, 0) :] = torch.inf
         return scores
-
-
-def attention_weights(queries: Tensor, keys: Tensor, seen: LayerObservation) -> Tensor:
-    """[group, window, entries]. The queries belong to the last entries, one each, and see nothing behind their own."""
-    logits = (queries * seen.scaling) @ keys.T
-    if seen.softcap is not None:
-        logits = (logits / seen.softcap).tanh() * seen.softcap
-    window = seen.window
-    ahead = torch.ones(window, window, dtype=torch.bool, device=logits.device).triu(1)
-    logits[..., keys.shape[0] - window :].masked_fill_(ahead, -torch.inf)
-    return logits.softmax(dim=-1)

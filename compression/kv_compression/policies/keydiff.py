@@ -24,10 +24,6 @@ class KeyDiff(Policy):
     budget: int
     allocation: Allocation = Uniform()
 
-    def __post_init__(self) -> None:
-        if self.budget < 1:
-            raise ValueError(f"the budget ({self.budget}) must be at least 1")
-
     def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
         """Minus the cosine between a key and the mean of all normalized keys."""
         directions = [normalize(head.keys.float(), dim=-1) for head in entries]

@@ -23,10 +23,6 @@ class Knorm(Policy):
     budget: int
     allocation: Allocation = Uniform()
 
-    def __post_init__(self) -> None:
-        if self.budget < 1:
-            raise ValueError(f"the budget ({self.budget}) must be at least 1")
-
     def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
         """The shorter the key, the better."""
         return [-head.keys.float().norm(dim=-1) for head in entries]

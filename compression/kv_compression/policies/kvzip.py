@@ -25,10 +25,6 @@ class KVzip(Policy):
     sinks: int = 4
     allocation: Allocation = HeadAdaptive("model", floor=0.0)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.sinks < self.budget:
-            raise ValueError(f"the budget ({self.budget}) must be larger than the number of sinks ({self.sinks})")
-
     def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
         """The largest weight that any repeated token gave. ValueError for another observation."""
         if observation.importance is None:

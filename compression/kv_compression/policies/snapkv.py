@@ -9,7 +9,8 @@ from torch.nn.functional import avg_pool1d, max_pool1d, pad
 from kv_compression.allocation import Allocation, Uniform
 from kv_compression.cache import LayerEntries
 from kv_compression.observation import LayerObservation
-from kv_compression.policies.base import Policy, attention_weights
+from kv_compression.policies.base import Policy
+from kv_compression.weights import attention_weights
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class SnapKV(Policy):
 
     def _vote(self, queries: Tensor, keys: Tensor, seen: LayerObservation) -> Tensor:
         """[entries], from a group's queries [group, window, head_dim] and its KV head's keys [entries, head_dim]."""
-        weights = attention_weights(queries.float(), keys.float(), seen)
+        weights = attention_weights(queries, keys, seen.scaling, seen.softcap)
         votes = pad(weights.mean(dim=1)[:, : -seen.window], (0, seen.window))  # the window does not vote for itself
         pool = avg_pool1d if self.pooling == "avg" else max_pool1d
         pooled: Tensor = pool(votes, self.kernel, stride=1, padding=self.kernel // 2)

@@ -24,10 +24,6 @@ class StreamingLLM(Policy):
     sinks: int = 4
     allocation: Allocation = Uniform()
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.sinks < self.budget:
-            raise ValueError(f"the budget ({self.budget}) must be larger than the number of sinks ({self.sinks})")
-
     def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
         """The later the better."""
         return [head.positions.float() for head in entries]

@@ -9,7 +9,8 @@ from torch import Tensor
 from kv_compression.allocation import Allocation, Uniform
 from kv_compression.cache import LayerEntries
 from kv_compression.observation import LayerObservation
-from kv_compression.policies.base import Policy, attention_weights
+from kv_compression.policies.base import Policy
+from kv_compression.weights import attention_weights
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,12 @@ class TOVA(Policy):
     allocation: Allocation = Uniform()
     window: int = field(default=1, init=False)
 
-    def __post_init__(self) -> None:
-        if self.budget < 1:
-            raise ValueError(f"the budget ({self.budget}) must be at least 1")
-
     def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
         """Mean attention of the last query, float32."""
         seen = observation.last(1)
         groups = seen.queries.chunk(len(entries.counts))
         weights = [
-            attention_weights(queries.float(), head.keys.float(), seen).mean(dim=(0, 1))
+            attention_weights(queries, head.keys, seen.scaling, seen.softcap).mean(dim=(0, 1))
             for queries, head in zip(groups, entries, strict=True)
         ]
         dense = entries.dense()

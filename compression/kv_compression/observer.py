@@ -1,0 +1,42 @@
+"""Observing a running model for the policies: the recorders, and the observation that they make together."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from transformers import PreTrainedModel
+
+from kv_compression.adapter import recording, rotation_of
+from kv_compression.observation import Observation, Observed
+from kv_compression.recorders import QueryRecorder, StatisticsRecorder, SumRecorder
+
+
+class Observer:
+    """Watches the tokens that run through `model` within `watching`.
+
+    window: how many of the last queries are kept. observe: what else is, by a policy's `observe`.
+    """
+
+    def __init__(self, model: PreTrainedModel, window: int, observe: Collection[Observed] = ()) -> None:
+        self._queries = QueryRecorder(window)
+        self._statistics = StatisticsRecorder(rotation_of(model)) if "statistics" in observe else None
+        self._sums = SumRecorder() if "sums" in observe else None
+        self._tokens = 0
+
+    @contextmanager
+    def watching(self, tokens: int) -> Iterator[None]:
+        """For a forward of so many tokens."""
+        recorders = [recorder for recorder in (self._queries, self._statistics, self._sums) if recorder is not None]
+        with recording(recorders):
+            yield
+        self._tokens += tokens
+
+    def observation(self, length: int) -> Observation:
+        """Of all that was watched, which ended at the true length `length`."""
+        statistics = {} if self._statistics is None else self._statistics.layers
+        sums = {} if self._sums is None else self._sums.layers
+        layers = {
+            layer: replace(seen, statistics=statistics.get(layer), sums=sums.get(layer))
+            for layer, seen in self._queries.layers.items()
+        }
+        return Observation(layers, self._queries.window, self._tokens, length)
