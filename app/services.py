@@ -5,10 +5,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from app.admission import Admission
+from app.engine.archive import Archive
 from app.engine.engine import Engine, EngineSettings
 from app.engine.loading import load_model, resolve_embedder
 from app.engine.memory import bound_arenas
-from app.engine.policy import find_profile, working_policy
+from app.engine.policy import allocation_of, find_profile, working_policy
 from app.prompt import PromptBuilder
 from app.sessions import KVStore, SessionRecords, open_kv_client
 from app.settings import Settings
@@ -55,10 +56,11 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
         records = SessionRecords(database)
         if settings.database_url is None:
             records.release_all()
-        policy = working_policy(settings, find_profile(settings, loaded.weights))
+        allocation = allocation_of(settings, find_profile(settings, loaded.weights))
+        policy = working_policy(settings, allocation)
+        archive = Archive(settings.archive, settings.archive_keep, allocation)
         engine = Engine(
-            loaded,
-            EngineSettings(policy, settings.window, settings.archive, settings.prefill_chunk, settings.queue_size),
+            loaded, EngineSettings(policy, settings.window, archive, settings.prefill_chunk, settings.queue_size)
         )
         engine.start()
         opened.callback(engine.stop)
@@ -71,5 +73,5 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
             engine=engine,
             prompts=PromptBuilder(loaded.tokenizer, min(settings.context_tokens or 10**9, loaded.context_tokens)),
             admission=Admission(settings.queue_size, settings.tenant_turns),
-            fingerprint=loaded.fingerprint(archive=settings.archive, policy=repr(policy)),
+            fingerprint=loaded.fingerprint(archive=repr(archive), policy=repr(policy)),
         )

@@ -42,7 +42,11 @@ class Settings(BaseSettings):
     allocation: Literal["profile", "uniform"] = Field(
         "profile", description="How heads share the budget. `profile`: by the model's head profile, if it has one."
     )
-    archive: Literal["full", "working"] = Field("full", description="What is stored for later turns.")
+    archive: Literal["full", "expected_attention", "keydiff", "knorm", "working"] = Field(
+        "full",
+        description="What later turns get: all, what a question-free policy keeps, or what SnapKV kept.",
+    )
+    archive_keep: float = Field(0.25, gt=0, le=1, description="Fraction of positions that such a policy keeps.")
     prefill_chunk: int = Field(512, ge=1, description="Tokens per prefill step.")
 
     # a turn

@@ -5,17 +5,17 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import structlog
 import torch
 
+from app.engine.archive import Archive
 from app.engine.generation import Finished, Generation, GenerationRequest
 from app.engine.loading import LoadedModel
 from app.engine.memory import give_back
 from app.engine.sampling import sample
 from app.errors import ServerBusyError, SnapragError
-from kv_compression import KVCache, Policy, Prefill, Segment, decode_step, join
+from kv_compression import KVCache, Policy, Prefill, decode_step
 
 PAUSE_S = 1.0
 
@@ -28,7 +28,7 @@ class EngineSettings:
 
     policy: Policy
     window: int
-    archive: Literal["full", "working"]
+    archive: Archive
     prefill_chunk: int
     queue_size: int
 
@@ -116,18 +116,20 @@ class Engine:
         cache = self._empty_cache(len(request.token_ids)) if restored is None else restored
         restored_tokens = cache.length
         restored_at = time.perf_counter()
-        logits, working = self._prefill(generation, cache, request.token_ids[restored_tokens:])
+        run, working = self._prefill(generation, cache, request.token_ids[restored_tokens:])
         kept_tokens = round(working.entries)
         prefilled_at = time.perf_counter()
-        reason = self._decode(generation, logits, working)
+        reason = self._decode(generation, run.logits, working)
         decoded_at = time.perf_counter()
-        segment = self._archive(cache, working, restored_tokens) if request.keep_archive else None
+        segment = None
+        if request.keep_archive:
+            segment = self.settings.archive.segment(cache, working, run.observation, restored_tokens)
         return Finished(
             reason=reason,
             cached_tokens=restored_tokens,
             kept_tokens=kept_tokens,
             segment=segment,
-            replaces=self.settings.archive == "working",
+            replaces=self.settings.archive.replaces,
             queue_ms=(started - generation.submitted_at) * 1000,
             restore_ms=(restored_at - started) * 1000,
             prefill_ms=(prefilled_at - restored_at) * 1000,
@@ -140,16 +142,21 @@ class Engine:
         cache.reserve(room)
         return cache
 
-    def _prefill(
-        self, generation: Generation, cache: KVCache, token_ids: Sequence[int]
-    ) -> tuple[torch.Tensor, KVCache]:
-        """Logits of the next token [vocab], and the working cache."""
+    def _prefill(self, generation: Generation, cache: KVCache, token_ids: Sequence[int]) -> tuple[Prefill, KVCache]:
+        """The prefill, at its end, and the working cache."""
         settings = self.settings
-        run = Prefill(self.loaded.model, cache, token_ids, chunk=settings.prefill_chunk, window=settings.window)
+        observe = {*settings.policy.observe, *settings.archive.policy(len(token_ids)).observe}
+        run = Prefill(
+            self.loaded.model,
+            cache,
+            token_ids,
+            chunk=settings.prefill_chunk,
+            window=settings.window,
+            observe=observe if generation.request.keep_archive else settings.policy.observe,
+        )
         while not run.step():
             self._check(generation)
-        working = cache.select(settings.policy, run.observation, room=generation.request.max_tokens)
-        return run.logits, working
+        return run, cache.select(settings.policy, run.observation, room=generation.request.max_tokens)
 
     def _decode(self, generation: Generation, logits: torch.Tensor, working: KVCache) -> str:
         """Emit tokens until the model stops or the limit is reached; every emitted token is in `working`."""
@@ -162,12 +169,6 @@ class Engine:
             generation.emit(token)
             logits = decode_step(self.loaded.model, working, token)
         return "length"
-
-    def _archive(self, cache: KVCache, working: KVCache, restored_tokens: int) -> Segment:
-        """What is stored of this turn: all that the working cache holds, or what the whole cache gained."""
-        if self.settings.archive == "working":
-            return working.segment(0)
-        return join(cache.segment(restored_tokens), working.segment(cache.length))
 
     def _check(self, generation: Generation) -> None:
         generation.check_cancelled()

@@ -18,9 +18,13 @@ SHIPPED = Path(__file__).with_name("profiles")
 log = structlog.get_logger()
 
 
-def working_policy(settings: Settings, profile: Profile | None) -> Policy:
-    """What chooses the working cache. Without a profile, every head gets the same."""
-    allocation: Allocation = Uniform() if profile is None or settings.allocation == "uniform" else profile
+def allocation_of(settings: Settings, profile: Profile | None) -> Allocation:
+    """How heads share a budget. Without a profile, every head gets the same."""
+    return Uniform() if profile is None or settings.allocation == "uniform" else profile
+
+
+def working_policy(settings: Settings, allocation: Allocation) -> Policy:
+    """What chooses the working cache."""
     match settings.policy:
         case "full":
             return Full()

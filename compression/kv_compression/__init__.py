@@ -7,7 +7,22 @@ from kv_compression.codec import FORMAT_VERSION, decode_segment, encode_segment
 from kv_compression.errors import CodecError, KVCompressionError, SegmentError, UnsupportedModelError
 from kv_compression.kv_cache import KVCache
 from kv_compression.observation import LayerObservation, Observation
-from kv_compression.policies import POLICIES, TOVA, Full, KeyDiff, Knorm, KVzip, Policy, SnapKV, StreamingLLM
+from kv_compression.observer import Observer
+from kv_compression.policies import (
+    H2O,
+    POLICIES,
+    TOVA,
+    CriticalKV,
+    ExpectedAttention,
+    FastGen,
+    Full,
+    KeyDiff,
+    Knorm,
+    KVzip,
+    Policy,
+    SnapKV,
+    StreamingLLM,
+)
 from kv_compression.prefill import Prefill, decode_step
 from kv_compression.profile import measure_profile
 from kv_compression.reconstruction import reconstruct
@@ -16,8 +31,12 @@ from kv_compression.segment import Segment, join
 __all__ = [
     "Allocation",
     "CodecError",
+    "CriticalKV",
+    "ExpectedAttention",
     "FORMAT_VERSION",
+    "FastGen",
     "Full",
+    "H2O",
     "HeadAdaptive",
     "KVCache",
     "KVCompressionError",
@@ -29,6 +48,7 @@ __all__ = [
     "Observation",
     "POLICIES",
     "Policy",
+    "Observer",
     "Prefill",
     "Profile",
     "Pyramid",

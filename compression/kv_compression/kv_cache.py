@@ -1,6 +1,6 @@
 """The cache of one sequence: run the model on it, select from it, take segments out and build it from them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from transformers import PretrainedConfig
@@ -10,7 +10,7 @@ from kv_compression.cache import LayerEntries
 from kv_compression.codec import Shape, read_segment
 from kv_compression.errors import SegmentError
 from kv_compression.frame import Chunk
-from kv_compression.observation import Observation
+from kv_compression.observation import LayerObservation, Observation
 from kv_compression.policies.base import Policy
 from kv_compression.segment import Segment, check_sequence
 
@@ -47,8 +47,10 @@ class KVCache(EntryCache):
                 layer.buffer.reserve(tokens)
 
     @torch.no_grad()
-    def select(self, policy: Policy, observation: Observation, *, room: int = 0) -> "KVCache":
+    def select(self, policy: Policy, observation: Observation, *, since: int = 0, room: int = 0) -> "KVCache":
         """A new cache with what the policy keeps and room for `room` more tokens; this one is untouched.
+
+        With `since` only the entries from that position on are chosen from, and those before it stay.
 
         `observation` is of the prefill that ran last on this cache; ValueError when tokens came after it, or when it
         saw fewer of them than the policy asks for. Layers with a sliding window are copied as they are.
@@ -59,7 +61,7 @@ class KVCache(EntryCache):
             raise ValueError(f"the policy's window is {policy.window}, the prefill's was {observation.window}")
         held = self._held()
         full = [index for index, layer in enumerate(self.layers) if layer.sliding_window is None]
-        choices = policy.choose({index: (held[index], observation.of(index)) for index in full})
+        choices = _choose(policy, {index: (held[index], observation.of(index)) for index in full}, since)
         chosen = KVCache(self.config, device=self.device, dtype=self.dtype)
         for index, (entries, target) in enumerate(zip(held, chosen.layers, strict=True)):
             kept = entries.take(choices[index]) if index in choices else entries
@@ -169,6 +171,26 @@ class KVCache(EntryCache):
     def _extend(self, layer: EntryLayer, like: LayerEntries, room: int) -> LayerEntries:
         """Room in a layer for a segment, and behind it for the tokens that will come; a sliding window needs none."""
         return layer.buffer.extend(like, room=room if layer.sliding_window is None else 0)
+
+
+def _choose(
+    policy: Policy, layers: Mapping[int, tuple[LayerEntries, LayerObservation]], since: int
+) -> dict[int, list[torch.Tensor]]:
+    """`Policy.choose` among the entries from position `since` on; the indices of all that stays."""
+    if since == 0:
+        return policy.choose(layers)
+    firsts = {
+        layer: [int(torch.searchsorted(head.positions, since)) for head in entries]
+        for layer, (entries, _) in layers.items()
+    }
+    new = {layer: (entries.slice(firsts[layer], entries.counts), seen) for layer, (entries, seen) in layers.items()}
+    return {
+        layer: [
+            torch.cat([torch.arange(first, device=choice.device), first + choice])
+            for first, choice in zip(firsts[layer], chosen, strict=True)
+        ]
+        for layer, chosen in policy.choose(new).items()
+    }
 
 
 def _between(held: LayerEntries | None, start: int, stop: int) -> LayerEntries:

@@ -1,10 +1,13 @@
 """What running the model leaves behind for the policies, layer by layer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
+
+from kv_compression.rotation import RotaryForm
 
 Observed = Literal["statistics", "sums"]
 """What a policy may ask for beside the queries of the window."""
@@ -12,33 +15,47 @@ Observed = Literal["statistics", "sums"]
 
 @dataclass(frozen=True)
 class QueryStatistics:
-    """Of a layer's queries at position 0: how many, their sum [query_heads, head_dim] and the sum of their outer
-    products [query_heads, head_dim, head_dim], in float64: long sums lose what a covariance is made of."""
+    """Of a layer's queries, turned back to position 0: how many, their sum [query_heads, head_dim] and the sum of their
+    outer products [query_heads, head_dim, head_dim], in float64, since long sums lose what a covariance is made of.
+
+    form: how the layer embeds positions, None when it does not. end: the position after the last of them.
+    """
 
     count: int
     total: Tensor
     products: Tensor
+    form: RotaryForm | None
+    end: int
 
     @classmethod
-    def of(cls, queries: Tensor) -> "QueryStatistics":
-        """Of queries [query_heads, tokens, head_dim]."""
-        queries = queries.float()
+    def of(cls, queries: Tensor, form: RotaryForm | None, end: int) -> "QueryStatistics":
+        """Of queries at position 0, in float32 [query_heads, tokens, head_dim]."""
         products = queries.transpose(1, 2) @ queries
-        return cls(queries.shape[1], queries.sum(dim=1).double(), products.double())
+        return cls(queries.shape[1], queries.sum(dim=1).double(), products.double(), form, end)
 
-    def __add__(self, other: "QueryStatistics") -> "QueryStatistics":
-        return QueryStatistics(self.count + other.count, self.total + other.total, self.products + other.products)
+    def __add__(self, later: "QueryStatistics") -> "QueryStatistics":
+        total, products = self.total + later.total, self.products + later.products
+        return QueryStatistics(self.count + later.count, total, products, later.form, later.end)
 
     @property
     def mean(self) -> Tensor:
-        """[query_heads, head_dim]."""
+        """[query_heads, head_dim], float64."""
         return self.total / self.count
 
     @property
     def covariance(self) -> Tensor:
-        """[query_heads, head_dim, head_dim]."""
+        """[query_heads, head_dim, head_dim], float64."""
         mean = self.mean
         return self.products / self.count - mean[:, :, None] * mean[:, None, :]
+
+    def ahead(self, tokens: int) -> tuple[Tensor, Tensor]:
+        """Mean and covariance of such queries at the next `tokens` positions, moved by the mean turn; float32."""
+        mean, covariance = self.mean.float(), self.covariance.float()
+        if self.form is None:
+            return mean, covariance
+        by = torch.arange(self.end, self.end + tokens, device=mean.device)
+        turn = self.form.mean(mean.shape[-1], by)
+        return mean @ turn.T, turn @ covariance @ turn.T
 
 
 @dataclass(frozen=True)
@@ -48,8 +65,8 @@ class LayerObservation:
     softcap: the layer caps its attention logits by `softcap * tanh(logits / softcap)`; None when it does not. output:
     the projection of the heads' outputs [hidden, query_heads, value_dim], None where it was not found. importance
     [kv_heads, entries]: of a reconstruction, what the repeated text looked at. statistics: of all queries of the
-    prefill. sums [kv_heads, positions]: the attention that every position was given. The last three are None where
-    nobody asked for them.
+    prefill. sums [kv_heads, positions]: the attention that every position was given. These three are None where nobody
+    asked for them. token_ids [positions]: what was observed, on the CPU; -1 at the positions before it.
     """
 
     queries: Tensor
@@ -59,6 +76,7 @@ class LayerObservation:
     importance: Tensor | None = None
     statistics: QueryStatistics | None = None
     sums: Tensor | None = None
+    token_ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
 
     @property
     def window(self) -> int:

@@ -45,7 +45,7 @@ class Prefill:
         if not self._pending:
             raise RuntimeError("the prefill is finished")
         chunk, self._pending = self._pending[: self._chunk], self._pending[self._chunk :]
-        with self.observer.watching(len(chunk)):
+        with self.observer.watching(chunk):
             self._logits = forward(self._model, self._cache, chunk)[0]
         self._length = self._cache.length
         return not self._pending
@@ -73,5 +73,5 @@ def decode_step(model: PreTrainedModel, cache: KVCache, token_id: int, observer:
     """
     if observer is None:
         return forward(model, cache, [token_id])[0]
-    with observer.watching(1):
+    with observer.watching([token_id]):
         return forward(model, cache, [token_id])[0]

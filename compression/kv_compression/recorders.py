@@ -79,7 +79,8 @@ class StatisticsRecorder:
         if after_sinks == 0:
             return
         queries, positions = call.queries[:, -after_sinks:], positions[-after_sinks:]
-        new = QueryStatistics.of(self.rotation.turn(call.layer, queries, -positions))
+        turned = self.rotation.turn(call.layer, queries, -positions)
+        new = QueryStatistics.of(turned, self.rotation.forms[call.layer], int(positions[-1]) + 1)
         self.layers[call.layer] = self.layers[call.layer] + new if call.layer in self.layers else new
 
 

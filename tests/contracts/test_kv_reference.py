@@ -13,7 +13,11 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from kv_compression import (
+    H2O,
     TOVA,
+    CriticalKV,
+    ExpectedAttention,
+    FastGen,
     Full,
     HeadAdaptive,
     KeyDiff,
@@ -60,6 +64,10 @@ POLICIES: dict[str, Policy] = {
     "tova": TOVA(24),
     "knorm": Knorm(24),
     "keydiff": KeyDiff(24),
+    "expected_attention": ExpectedAttention(24),
+    "h2o": H2O(24),
+    "criticalkv": CriticalKV(SnapKV(24, window=6, kernel=5)),
+    "fastgen": FastGen(special=(0, 2), punctuation=(5, 6, 7), recovery=0.6, frequent=0.2, local=0.1, window=6),
     "keydiff by a profile": KeyDiff(24, Profile(((0.4, 2.2), (1.6, 0.3), (0.5, 1.0)))),
     "pyramid": SnapKV(24, window=6, kernel=5, allocation=Pyramid(4)),
     "adaptive": SnapKV(24, window=6, kernel=5, allocation=HeadAdaptive()),
@@ -129,7 +137,7 @@ class Session:
     logits: dict[int, Tensor] = field(default_factory=dict)
 
     def prefill(self, tokens: Sequence[int], chunk: int) -> Prefill:
-        run = Prefill(self.model, self.cache, tokens, chunk=chunk, window=6)
+        run = Prefill(self.model, self.cache, tokens, chunk=chunk, window=6, observe=("statistics", "sums"))
         while not run.step():
             pass
         self.tokens += tokens

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.engine.loading import load_model
-from app.engine.policy import find_profile, working_policy
+from app.engine.policy import allocation_of, find_profile, working_policy
 from app.settings import Settings
 from benchmarks.service import ServiceProcess, free_port
 from kv_compression import Uniform
@@ -193,7 +193,6 @@ def test_the_default_model_comes_with_its_profile(models_dir: Path, tmp_path: Pa
         loaded = load_model(settings.model_copy(update={"dtype": dtype}))
         profile = find_profile(settings, loaded.weights)
         assert profile is not None
-        policy = working_policy(settings, profile)
-        assert policy.allocation == profile
-    assert working_policy(Settings(allocation="uniform"), profile).allocation == Uniform()
+        assert working_policy(settings, allocation_of(settings, profile)).allocation == profile
+    assert allocation_of(Settings(allocation="uniform"), profile) == Uniform()
     assert find_profile(settings, "0" * 64) is None

@@ -1,7 +1,11 @@
 """The policies, one file each. `POLICIES` finds them by the name that settings and tables use."""
 
 from kv_compression.policies.base import Policy
+from kv_compression.policies.criticalkv import CriticalKV
+from kv_compression.policies.expected_attention import ExpectedAttention
+from kv_compression.policies.fastgen import FastGen
 from kv_compression.policies.full import Full
+from kv_compression.policies.h2o import H2O
 from kv_compression.policies.keydiff import KeyDiff
 from kv_compression.policies.knorm import Knorm
 from kv_compression.policies.kvzip import KVzip
@@ -10,7 +14,34 @@ from kv_compression.policies.streaming_llm import StreamingLLM
 from kv_compression.policies.tova import TOVA
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Full, SnapKV, StreamingLLM, TOVA, Knorm, KeyDiff, KVzip)
+    policy.name: policy
+    for policy in (
+        Full,
+        SnapKV,
+        StreamingLLM,
+        H2O,
+        FastGen,
+        TOVA,
+        Knorm,
+        KeyDiff,
+        ExpectedAttention,
+        CriticalKV,
+        KVzip,
+    )
 }
 
-__all__ = ["POLICIES", "TOVA", "Full", "KVzip", "KeyDiff", "Knorm", "Policy", "SnapKV", "StreamingLLM"]
+__all__ = [
+    "H2O",
+    "POLICIES",
+    "TOVA",
+    "CriticalKV",
+    "ExpectedAttention",
+    "FastGen",
+    "Full",
+    "KVzip",
+    "KeyDiff",
+    "Knorm",
+    "Policy",
+    "SnapKV",
+    "StreamingLLM",
+]

@@ -1,7 +1,7 @@
 """What every policy has: how its score and its allocation become a choice. A policy itself only writes `score`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -24,7 +24,7 @@ class Policy(ABC):
     allocation: Allocation = Uniform()
     sinks: int = 0
     window: int = 0
-    observe: ClassVar[tuple[Observed, ...]] = ()
+    observe: tuple[Observed, ...] = ()
     """What `score` needs of the prefill beside the window's queries."""
 
     def __post_init__(self) -> None:
@@ -45,10 +45,16 @@ class Policy(ABC):
         scores = {layer: self._protected_score(*held) for layer, held in layers.items()}
         counts = self.allocation.counts(budget, scores)
         return {
-            layer: [head.topk(kept).indices.sort().values for head, kept in zip(of_layer, counts[layer], strict=True)]
+            layer: [index.sort().values for index in self.best(*layers[layer], of_layer, counts[layer])]
             for layer, of_layer in scores.items()
             if counts[layer] != [len(head) for head in of_layer]
         }
+
+    def best(
+        self, entries: LayerEntries, observation: LayerObservation, scores: Sequence[Tensor], counts: Sequence[int]
+    ) -> list[Tensor]:
+        """For every KV head the indices of so many entries, in any order; its scores are inf where protected."""
+        return [head.topk(count).indices for head, count in zip(scores, counts, strict=True)]
 
     def _protected_score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
         scores = self.score(entries, observation)
