@@ -27,6 +27,7 @@ from kv_compression.prefill import Prefill, decode_step
 from kv_compression.profile import measure_profile
 from kv_compression.reconstruction import reconstruct
 from kv_compression.segment import Segment, join
+from kv_compression.storage import Storage
 
 __all__ = [
     "Allocation",
@@ -55,6 +56,7 @@ __all__ = [
     "Segment",
     "SegmentError",
     "SnapKV",
+    "Storage",
     "StreamingLLM",
     "TOVA",
     "Uniform",

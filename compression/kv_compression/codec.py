@@ -1,97 +1,60 @@
-"""Segments to bytes and back. The chunks are `frame.py`'s; their body is a description and the raw tensors:
+"""Segments to bytes and back: `frame.py`'s chunks of a body, which is a description and tensors.
 
-    description length u32 | description (JSON, padded with spaces) | for every layer keys, values and maybe positions
+    description (`description.py`) | for every layer keys, values (`storage.py`) and maybe positions
 
-The description has start, stop, dtype and per layer [counts, head_dim, value_dim, first]: `counts` are the numbers of
-entries of the KV heads, whose rows follow one another. `first` is the first entry's position when all heads hold the
-same positions without gaps, which are then not stored; -1 when they are stored.
-Numbers are little-endian. Nothing in a body names code: there is no pickle.
+The positions are head after head, 32 bits each. Numbers are little-endian. Nothing in a body names code: there is no
+pickle.
 """
 
-import json
-import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from kv_compression.cache import LayerEntries
+from kv_compression.description import Description, Shape, read_description
 from kv_compression.errors import CodecError
-from kv_compression.frame import CHUNK_BYTES, FORMAT_VERSION, Chunk, ChunkReader, pack_chunks
+from kv_compression.frame import CHUNK_BYTES, FORMAT_VERSION, Chunk, ChunkReader, check_sizes, pack_chunks
 from kv_compression.segment import Segment
+from kv_compression.storage import Plain, Quantized, Storage, as_bytes
 
-__all__ = ["CHUNK_BYTES", "FORMAT_VERSION", "Shape", "decode_segment", "encode_segment", "read_segment"]
-
-_LENGTH = struct.Struct("<I")
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-_ALIGNMENT = 64
-_MAX_DESCRIPTION = 2**20  # JSON takes many times its size in memory: bounded before it is parsed
-_MAX_POSITION = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A layer as the description has it."""
-
-    counts: tuple[int, ...]
-    head_dim: int
-    value_dim: int
-    first: int
-    dtype: torch.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in the body: keys, values, and the positions if they are stored."""
-        row = (self.head_dim + self.value_dim) * self.dtype.itemsize + (4 if self.first < 0 else 0)
-        return sum(self.counts) * row
-
-    def like(self) -> LayerEntries:
-        """Entries of this shape that take no memory: to make others from."""
-        rows = sum(self.counts)
-        keys = torch.empty((), dtype=self.dtype).expand(rows, self.head_dim)
-        values = torch.empty((), dtype=self.dtype).expand(rows, self.value_dim)
-        positions = torch.empty((), dtype=torch.int32).expand(rows)
-        return LayerEntries(keys, values, positions, (0,) * len(self.counts), self.counts)
-
+__all__ = ["CHUNK_BYTES", "FORMAT_VERSION", "Shape", "Storage", "decode_segment", "encode_segment", "read_segment"]
 
 Allocate = Callable[[Sequence[Shape], int, int], list[LayerEntries]]
 
 assert sys.byteorder == "little"  # the tensors are stored as they lie in memory
 
+_AS_IT_IS = Storage()
 
-def encode_segment(segment: Segment, fingerprint: str, chunk_bytes: int = CHUNK_BYTES) -> list[bytes]:
+
+def encode_segment(
+    segment: Segment, fingerprint: str, chunk_bytes: int = CHUNK_BYTES, *, storage: Storage = _AS_IT_IS
+) -> list[bytes]:
     """Chunks of at most `chunk_bytes`, headers included. A reader must present the same `fingerprint`.
 
-    ValueError for tensors that are not all of one type out of bfloat16, float16 and float32.
+    ValueError for tensors that are not all of one type out of bfloat16, float16 and float32, and for numbers that
+    cannot be quantized when `storage` asks for it: those that are not finite, or near the end of their type.
     """
     dtypes = {tensor.dtype for layer in segment.layers for tensor in (layer.keys, layer.values)}
-    dtype = str(min(dtypes, key=str)).removeprefix("torch.")
-    if len(dtypes) != 1 or dtype not in _DTYPES:
+    if len(dtypes) != 1:
         raise ValueError(f"tensors of the types {dtypes} cannot be stored")
-    firsts = [_first(layer) for layer in segment.layers]
-    shapes = [[layer.counts, *layer.dims[1:], first] for layer, first in zip(segment.layers, firsts, strict=True)]
-    text = json.dumps({"start": segment.start, "stop": segment.stop, "dtype": dtype, "layers": shapes}).encode()
-    text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNMENT)
-    head = memoryview(_LENGTH.pack(len(text)) + text)
-    return pack_chunks([head, *_tensors(segment.layers, firsts)], fingerprint, chunk_bytes)
+    dtype = dtypes.pop()
+    shapes = [Shape(layer.counts, *layer.dims[1:], _first(layer), dtype) for layer in segment.layers]
+    head = Description(segment.start, segment.stop, dtype, storage, shapes).dump()
+    rows = storage.rows(dtype)
+    body = [memoryview(head), *_tensors(segment.layers, shapes, rows)]
+    return pack_chunks(body, fingerprint, chunk_bytes, planes=rows.width if storage.compress else 0)
 
 
 def decode_segment(chunks: Sequence[Chunk], fingerprint: str) -> Segment:
-    """The segment that these chunks are. Raises CodecError when anything about them is not as it was written.
+    """The segment that these chunks are, its tensors of the type that they had before they were stored.
 
-    No more memory is taken than the chunks have bytes (and positions that were not stored), whatever they say.
+    Raises CodecError when anything about the chunks is not as it was written. The memory taken is bounded by what they
+    hold, whatever they say: by their bytes, or CHUNK_BYTES for one that is compressed, and by what becomes of these
+    bytes when they are not quantized (and of positions that were not stored).
     """
-    size = sum(len(chunk) for chunk in chunks)
-
-    def allocate(shapes: Sequence[Shape], start: int, stop: int) -> list[LayerEntries]:
-        if sum(shape.nbytes for shape in shapes) > size:
-            raise CodecError("the description speaks of more than there is")
-        return [shape.like().empty() for shape in shapes]
-
-    return read_segment(chunks, fingerprint, allocate)
+    check_sizes(chunks)
+    return read_segment(chunks, fingerprint, lambda shapes, start, stop: [shape.like().empty() for shape in shapes])
 
 
 def read_segment(chunks: Iterable[Chunk], fingerprint: str, allocate: Allocate) -> Segment:
@@ -101,15 +64,18 @@ def read_segment(chunks: Iterable[Chunk], fingerprint: str, allocate: Allocate) 
     Raises CodecError; what was written into the entries is then worth nothing.
     """
     reader = ChunkReader(chunks, fingerprint)
-    start, stop, shapes, length = _description(reader)
-    if length + sum(shape.nbytes for shape in shapes) != reader.total:
+    described, length = read_description(reader.read)
+    rows = described.storage.rows(described.dtype)
+    if length + sum(shape.stored(rows) for shape in described.shapes) != reader.total:
         raise CodecError("the sizes in the description do not add up")
-    layers = allocate(shapes, start, stop)
-    for shape, layer in zip(shapes, layers, strict=True):
-        _fill(reader, shape, layer)
-        _check_positions(layer, start, stop)
+    layers = allocate(described.shapes, described.start, described.stop)
+    for shape, layer in zip(described.shapes, layers, strict=True):
+        rows.read(reader.read_into, [head.keys for head in layer], keys=True)
+        rows.read(reader.read_into, [head.values for head in layer], keys=False)
+        _read_positions(reader, shape, layer)
+        _check_positions(layer, described.start, described.stop)
     reader.finish()
-    return Segment(start, stop, layers)
+    return Segment(described.start, described.stop, layers)
 
 
 def _first(layer: LayerEntries) -> int:
@@ -122,73 +88,20 @@ def _first(layer: LayerEntries) -> int:
     return first if all(torch.equal(head, run) for head in positions) else -1
 
 
-def _tensors(layers: Sequence[LayerEntries], firsts: Sequence[int]) -> Iterator[memoryview]:
-    for layer, first in zip(layers, firsts, strict=True):
-        yield from (_bytes(head.keys) for head in layer)
-        yield from (_bytes(head.values) for head in layer)
-        if first < 0:
-            yield from (_bytes(head.positions) for head in layer)
-
-
-def _description(reader: ChunkReader) -> tuple[int, int, list[Shape], int]:
-    """Start and stop, the layers' shapes, and the bytes that the description took; all of it checked."""
-    try:
-        (length,) = _LENGTH.unpack(_read(reader, _LENGTH.size))
-        if length > _MAX_DESCRIPTION:
-            raise CodecError("the description is too long")
-        description = json.loads(_read(reader, length))
-        start, stop, layers = description["start"], description["stop"], description["layers"]
-        fine = type(start) is type(stop) is int and 0 <= start <= stop <= _MAX_POSITION and len(layers) > 0
-        fine = fine and description["dtype"] in _DTYPES and all(map(_is_shape, layers))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CodecError("the description cannot be read") from error
-    if not fine:
-        raise CodecError("the description makes no sense")
-    dtype = _DTYPES[description["dtype"]]
-    shapes = [Shape(tuple(counts), *dims, dtype) for counts, *dims in layers]  # type: ignore[call-arg]
-    if any(shape.first + max(shape.counts) > stop + 1 for shape in shapes):
-        raise CodecError("there are more entries than positions")
-    return start, stop, shapes, _LENGTH.size + length
-
-
-def _read(reader: ChunkReader, size: int) -> bytearray:
-    target = bytearray(size)
-    reader.read_into(memoryview(target))
-    return target
-
-
-def _is_shape(shape: Any) -> bool:
-    if not (isinstance(shape, list) and len(shape) == 4 and isinstance(shape[0], list) and shape[0]):
-        return False
-    counts, head_dim, value_dim, first = shape
-    numbers = [*counts, head_dim, value_dim, first]
-    return (
-        all(type(number) is int and number <= _MAX_POSITION for number in numbers)
-        and min(counts) >= 0
-        and min(head_dim, value_dim) >= 1
-        and first >= -1
-        and (first < 0 or len(set(counts)) == 1)
-    )
-
-
-def _fill(reader: ChunkReader, shape: Shape, layer: LayerEntries) -> None:
-    """Head by head: the entries of one head lie together, whatever room there is behind them."""
-    for head in layer:
-        reader.read_into(_bytes(head.keys))
-    for head in layer:
-        reader.read_into(_bytes(head.values))
-    for head in layer:
+def _tensors(layers: Sequence[LayerEntries], shapes: Sequence[Shape], rows: Plain | Quantized) -> Iterator[memoryview]:
+    for layer, shape in zip(layers, shapes, strict=True):
+        yield from rows.write([head.keys for head in layer], keys=True)
+        yield from rows.write([head.values for head in layer], keys=False)
         if shape.first < 0:
-            reader.read_into(_bytes(head.positions))
+            yield from (as_bytes(head.positions) for head in layer)
+
+
+def _read_positions(reader: ChunkReader, shape: Shape, layer: LayerEntries) -> None:
+    for positions in (head.positions for head in layer):
+        if shape.first < 0:
+            reader.read_into(as_bytes(positions))
         else:
-            stop = shape.first + len(head.positions)
-            head.positions.copy_(torch.arange(shape.first, stop, dtype=torch.int32))
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    """A tensor without gaps, as its bytes."""
-    raw: Any = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
-    return memoryview(raw)
+            positions.copy_(torch.arange(shape.first, shape.first + len(positions), dtype=torch.int32))
 
 
 def _check_positions(layer: LayerEntries, start: int, stop: int) -> None:

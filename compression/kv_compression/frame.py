@@ -1,42 +1,74 @@
 """A body of bytes as chunks that each say what they are. Each is verified before a byte of it is read.
 
-    magic 4 | version u16 | index u32 | count u32 | body bytes u64 | fingerprint 16 | body 16 | payload 16 | header 8
+    magic 4 | version u16 | index u32 | count u32 | body bytes u64 | payload bytes u64 | planes u8
+    | fingerprint 16 | body 16 | payload 16 | header 8
 
 then the payload. The last four are digests (xxh3): of the fingerprint's text, of the digests of all payloads in order,
-of this chunk's payload, and of the header before it. So a chunk of another body is noticed, even one of the same size
-and fingerprint. The digests guard against damage and mistakes, not against somebody who can write to the store.
+of this chunk's payload as it is stored, and of the header before it. So a chunk of another body is noticed, even one of
+the same size and fingerprint. The digests guard against damage and mistakes, not against somebody who can write to the
+store. `planes` is 0 for a payload that is stored as it is; else it is compressed (`lossless.py`), and the payload bytes
+are those that come out, at most CHUNK_BYTES.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import xxhash
 
 from kv_compression.errors import CodecError
+from kv_compression.lossless import compress, expand
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 CHUNK_BYTES = 4 * 2**20 - 256  # a value of exactly 2^n bytes costs a quarter more memory in some stores
 
 Chunk = bytes | memoryview
 
 _MAGIC = b"SKVC"
-_HEADER = struct.Struct("<4sHIIQ16s16s16s")
+_HEADER = struct.Struct("<4sHIIQQB16s16s16s")
 _OVERHEAD = _HEADER.size + 8
 
 
-def pack_chunks(body: Iterable[memoryview], fingerprint: str, chunk_bytes: int) -> list[bytes]:
-    """Chunks of at most `chunk_bytes` (header included) that carry the pieces of the body, each copied once."""
+class _Header(NamedTuple):
+    place: int
+    chunks: int
+    total: int
+    size: int
+    planes: int
+    mark: bytes
+    body: bytes
+    digest: bytes
+
+
+def pack_chunks(body: Iterable[memoryview], fingerprint: str, chunk_bytes: int, *, planes: int = 0) -> list[bytes]:
+    """Chunks of at most `chunk_bytes` (header included) that carry the pieces of the body.
+
+    planes: compress each payload, as numbers of so many bytes; 0 stores them as they are, each piece copied once.
+    """
     if chunk_bytes <= _OVERHEAD:
         raise ValueError(f"chunk_bytes ({chunk_bytes}) must be larger than a chunk's header ({_OVERHEAD})")
-    payloads = list(_payloads(body, chunk_bytes - _OVERHEAD))
-    digests = [_digest(payload) for payload in payloads]
-    total = sum(len(piece) for payload in payloads for piece in payload)
+    size = (min(chunk_bytes, CHUNK_BYTES) if planes else chunk_bytes) - _OVERHEAD
+    whole = list(_payloads(body, size))
+    packed = [_packed(payload, planes) for payload in whole]
+    sizes = [sum(map(len, payload)) for payload in whole]
+    digests = [_digest(payload) for payload, _ in packed]
     marks = (_digest([fingerprint.encode()]), _digest(digests))
     chunks = []
-    for index, (payload, digest) in enumerate(zip(payloads, digests, strict=True)):
-        header = _HEADER.pack(_MAGIC, FORMAT_VERSION, index, len(payloads), total, *marks, digest)
+    for index, (payload, coding) in enumerate(packed):
+        fields = _Header(index, len(packed), sum(sizes), sizes[index], coding, *marks, digests[index])
+        header = _HEADER.pack(_MAGIC, FORMAT_VERSION, *fields)
         chunks.append(b"".join((header, xxhash.xxh3_64_digest(header), *payload)))
     return chunks
+
+
+def check_sizes(chunks: Sequence[Chunk]) -> None:
+    """Raise CodecError unless the chunks, as their headers have it, make a body of the size that the first one says.
+
+    So that nobody has to take the word of the first one.
+    """
+    headers = [_header(chunk, index) for index, chunk in enumerate(chunks)]
+    if not headers or headers[0].total != sum(header.size for header in headers):
+        raise CodecError("chunks are missing or cut short")
 
 
 class ChunkReader:
@@ -62,6 +94,12 @@ class ChunkReader:
             filled += len(piece)
             self._rest = self._rest[len(piece) :]
 
+    def read(self, size: int) -> bytearray:
+        """The next bytes."""
+        target = bytearray(size)
+        self.read_into(memoryview(target))
+        return target
+
     def finish(self) -> None:
         """Nothing is left, and all chunks were of one body."""
         if len(self._rest) or next(self._payloads, None) is not None:
@@ -76,40 +114,48 @@ class ChunkReader:
     def _verified(self, chunks: Iterator[Chunk], mark: bytes) -> Iterator[memoryview]:
         bodies: set[bytes] = set()
         digests: list[bytes] = []
-        expected: list[int] = []
+        expected: tuple[int, int] | None = None
         size = 0
         for index, chunk in enumerate(chunks):
-            place, written_mark, body, digest, payload = _open(chunk, index)
-            expected = expected or place[1:]
-            if place != [index, *expected]:
+            header = _header(chunk, index)
+            expected = expected or (header.chunks, header.total)
+            if (header.place, header.chunks, header.total) != (index, *expected):
                 raise CodecError(f"chunk {index} of {expected[0]} is out of place, or one is missing")
-            if written_mark != mark:
+            if header.mark != mark:
                 raise CodecError(f"chunk {index} was written for another model or configuration")
-            self.total = expected[1]
-            size += len(payload)
-            digests.append(digest)
-            bodies.add(body)
-            yield payload
-        if [len(digests), size] != expected:
+            self.total = header.total
+            size += header.size
+            digests.append(header.digest)
+            bodies.add(header.body)
+            yield _payload(chunk, header)
+        if (len(digests), size) != expected:
             raise CodecError("chunks are missing or cut short")
         if bodies != {_digest(digests)}:
             raise CodecError("the chunks belong to different segments")
 
 
-def _open(chunk: Chunk, index: int) -> tuple[list[int], bytes, bytes, bytes, memoryview]:
-    """Index, count, total; fingerprint's, body's and payload's digest; the payload: once all of it is right."""
+def _header(chunk: Chunk, index: int) -> _Header:
+    """What a chunk says about itself, once it is sure that nothing in it changed."""
     if len(chunk) <= _OVERHEAD:
         raise CodecError(f"chunk {index} is cut short")
-    view = memoryview(chunk)
-    header, payload = view[: _HEADER.size], view[_OVERHEAD:]
-    magic, version, *place, mark, body, digest = _HEADER.unpack(header)
+    view = memoryview(chunk)[:_OVERHEAD]
+    magic, version, *fields = _HEADER.unpack(view[: _HEADER.size])
     if (magic, version) != (_MAGIC, FORMAT_VERSION):
         raise CodecError(f"chunk {index} has another format")
-    if view[_HEADER.size : _OVERHEAD] != xxhash.xxh3_64_digest(header):
+    if view[_HEADER.size :] != xxhash.xxh3_64_digest(view[: _HEADER.size]):
         raise CodecError(f"chunk {index} has a damaged header")
-    if digest != _digest([payload]):
-        raise CodecError(f"chunk {index} is damaged")
-    return place, mark, body, digest, payload
+    header = _Header(*fields)
+    sensible = 0 < header.size <= CHUNK_BYTES if header.planes else header.size == len(chunk) - _OVERHEAD
+    if not sensible:
+        raise CodecError(f"chunk {index} has another size than it says")
+    return header
+
+
+def _payload(chunk: Chunk, header: _Header) -> memoryview:
+    payload = memoryview(chunk)[_OVERHEAD:]
+    if header.digest != _digest([payload]):
+        raise CodecError(f"chunk {header.place} is damaged")
+    return expand(payload, header.size, header.planes) if header.planes else payload
 
 
 def _payloads(body: Iterable[memoryview], size: int) -> Iterator[list[memoryview]]:
@@ -126,6 +172,14 @@ def _payloads(body: Iterable[memoryview], size: int) -> Iterator[list[memoryview
                 group, room = [], size
     if group:
         yield group
+
+
+def _packed(payload: list[memoryview], planes: int) -> tuple[list[memoryview], int]:
+    """The payload as it is stored, and what the header says of that."""
+    if not planes:
+        return payload, 0
+    shorter = memoryview(compress(payload, planes))
+    return ([shorter], planes) if len(shorter) < sum(map(len, payload)) else (payload, 0)
 
 
 def _digest(pieces: Iterable[bytes | memoryview]) -> bytes:

@@ -164,7 +164,8 @@ class KVCache(EntryCache):
         segment = read_segment(chunks, fingerprint, allocate)
         for layer, entries in zip(self.layers, segment.layers, strict=True):
             if not in_place:
-                self._extend(layer, entries, tokens - segment.stop + room).write(entries.to(self.device, self.dtype))
+                moved = entries.to(self.device, self.dtype)
+                self._extend(layer, moved, tokens - segment.stop + room).write(moved)
             layer.length = segment.stop
         return segment
 

@@ -3,18 +3,22 @@
 import json
 import struct
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import xxhash
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv_compression import CodecError, LayerEntries, Segment, decode_segment, encode_segment
+from kv_compression import CodecError, LayerEntries, Segment, Storage, decode_segment, encode_segment
 from kv_compression.codec import CHUNK_BYTES
 from kv_compression.frame import pack_chunks
 
+STORAGES = [
+    Storage(name, 4, compress) for name in ("raw", "bfloat16", "fp8", "int8", "int4") for compress in (False, True)
+]
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 
@@ -70,9 +74,9 @@ def _segment(entries: int = 40, value: float = 1.0) -> Segment:
 
 
 @settings(deadline=None)
-@given(segment=segments(), chunk_bytes=st.integers(120, 3000), fingerprint=st.text())
-def test_round_trip(segment: Segment, chunk_bytes: int, fingerprint: str) -> None:
-    chunks = encode_segment(segment, fingerprint, chunk_bytes)
+@given(segment=segments(), chunk_bytes=st.integers(120, 3000), fingerprint=st.text(), compress=st.booleans())
+def test_round_trip(segment: Segment, chunk_bytes: int, fingerprint: str, compress: bool) -> None:
+    chunks = encode_segment(segment, fingerprint, chunk_bytes, storage=Storage(compress=compress))
     assert all(len(chunk) <= chunk_bytes for chunk in chunks)
     assert _same(decode_segment(chunks, fingerprint), segment)
 
@@ -96,7 +100,7 @@ def test_a_large_segment_makes_chunks_below_the_power_of_two() -> None:
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
 def test_no_changed_byte_is_read(data: st.DataObject) -> None:
-    chunks = encode_segment(_segment(), "f", 300)
+    chunks = encode_segment(_segment(), "f", 300, storage=data.draw(st.sampled_from(STORAGES)))
     index = data.draw(st.integers(0, len(chunks) - 1))
     at = data.draw(st.integers(0, len(chunks[index]) - 1))
     changed = bytearray(chunks[index])
@@ -109,7 +113,7 @@ def test_no_changed_byte_is_read(data: st.DataObject) -> None:
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_no_truncated_extended_or_rearranged_chunks_are_read(data: st.DataObject) -> None:
-    chunks = encode_segment(_segment(), "f", 300)
+    chunks = encode_segment(_segment(), "f", 300, storage=data.draw(st.sampled_from(STORAGES)))
     index = data.draw(st.integers(0, len(chunks) - 1))
     other = data.draw(st.integers(0, len(chunks) - 1).filter(lambda at: at != index))
     damage: Callable[[list[bytes]], None] = data.draw(
@@ -148,9 +152,28 @@ def test_another_fingerprint_is_refused() -> None:
         decode_segment(encode_segment(_segment(), "f"), "g")
 
 
+def test_what_compresses_well_takes_few_bytes() -> None:
+    """All chunks but the last are full before they are compressed, and never longer for it."""
+    zeros, noise = _segment(200_000, 0.0), encode_segment(_random_segment(), "f", storage=Storage(compress=True))
+    plain, packed = (encode_segment(zeros, "f", storage=Storage(compress=compress)) for compress in (False, True))
+    assert len(packed) == len(plain)
+    assert sum(map(len, packed)) < sum(map(len, plain)) / 100
+    assert _same(decode_segment(packed, "f"), zeros)
+    assert sum(map(len, noise)) <= sum(map(len, encode_segment(_random_segment(), "f")))
+    assert max(map(len, encode_segment(zeros, "f", 2**25, storage=Storage(compress=True)))) < CHUNK_BYTES
+
+
+def _random_segment() -> Segment:
+    generator = torch.Generator().manual_seed(0)
+    keys = _random(torch.float32, 2, 999, 8, generator)
+    positions = torch.arange(999, dtype=torch.int32).expand(2, -1)
+    return Segment(0, 999, [LayerEntries.stack(keys, keys, positions)])
+
+
 def _forged(**changes: object) -> list[bytes]:
     """Chunks with right digests around a description that claims something else, and 64 bytes of tensors."""
-    claimed = {"start": 0, "stop": 4, "dtype": "float32", "layers": [[[2], 4, 4, 0]], **changes}
+    claimed = {"start": 0, "stop": 4, "dtype": "float32", "storage": ["raw", 64], "layers": [[[2], 4, 4, 0]]}
+    claimed |= changes
     text = json.dumps(claimed).encode()
     return pack_chunks([memoryview(struct.pack("<I", len(text)) + text + bytes(64))], "f", 4096)
 
@@ -190,6 +213,19 @@ def test_an_honest_forgery_is_read() -> None:
         {"stop": 1},
         {"stop": 2**40, "start": 2**40},
         {"stop": None},
+        {"storage": None},
+        {"storage": []},
+        {"storage": ["int8", 64]},
+        {"storage": ["int4", 64]},
+        {"storage": ["bfloat16", 64]},
+        {"storage": ["int3", 64]},
+        {"storage": [["raw"], 64]},
+        {"storage": ["raw", 2**40]},
+        {"storage": ["raw", "64"]},
+        {"storage": ["raw", 64, False, 1]},
+        {"storage": {"format": "raw"}},
+        {"storage": ["int4", 64], "layers": [[[2**31 - 1] * 99, 2**31 - 1, 2**31 - 1, 0]]},
+        {"storage": ["int8", 4096], "layers": [[[1], 2**30, 2**30, 0]]},
     ],
 )
 def test_a_description_that_claims_something_else_is_refused(changes: dict[str, object]) -> None:
@@ -227,16 +263,72 @@ def test_positions_out_of_order_or_range_are_refused(positions: list[int]) -> No
         decode_segment(encode_segment(segment, "f"), "f")
 
 
+def _forged_chunk(chunk: bytes, payload: bytes | None = None, **changes: object) -> bytes:
+    """With right digests, as somebody who knows the format would write it."""
+    layout = struct.Struct("<4sHIIQQB16s16s16s")
+    names = ("magic", "version", "index", "count", "total", "size", "planes", "mark", "body", "digest")
+    fields = dict(zip(names, layout.unpack_from(chunk), strict=True))
+    payload = chunk[layout.size + 8 :] if payload is None else payload
+    fields["digest"] = xxhash.xxh3_128_digest(payload)
+    fields["body"] = xxhash.xxh3_128_digest(fields["digest"])
+    header = layout.pack(*(fields | changes).values())
+    return header + xxhash.xxh3_64_digest(header) + payload
+
+
 def test_headers_that_lie_are_refused() -> None:
-    """With a right digest, as somebody who knows the format would write it."""
     chunk = encode_segment(_segment(), "f")[0]
-    layout = struct.Struct("<4sHIIQ16s16s16s")
-    fields = list(layout.unpack_from(chunk))
-    for at, value in [(0, b"PK\3\4"), (1, 99), (2, 1), (3, 2**32 - 1), (4, 2**63)]:
-        header = layout.pack(*fields[:at], value, *fields[at + 1 :])
-        forged = header + xxhash.xxh3_64_digest(header) + chunk[layout.size + 8 :]
+    assert _same(decode_segment([_forged_chunk(chunk)], "f"), _segment())
+    lies: list[dict[str, object]] = [
+        {"magic": b"PK\3\4"},
+        {"version": 99},
+        {"index": 1},
+        {"count": 2**32 - 1},
+        {"total": 2**63},
+        {"size": 2**63},
+        {"size": 0},
+        {"size": 2**63, "total": 2**63},
+        {"planes": 1},
+        {"planes": 255},
+    ]
+    for lie in lies:
         with pytest.raises(CodecError):
-            decode_segment([forged], "f")
+            decode_segment([_forged_chunk(chunk, **lie)], "f")
+
+
+def _bombs() -> Iterator[tuple[bytes, int]]:
+    """Payloads, and the size that the header claims for them."""
+    zeros = zstandard.ZstdCompressor().compress(bytes(2**27))
+    streamed = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(2**20))
+    small = zstandard.ZstdCompressor().compress(bytes(1000))
+    yield from ((zeros, size) for size in (1, 2**20, CHUNK_BYTES, 2**27, 2**63))
+    yield from ((streamed, size) for size in (1, 2**20))
+    yield from ((small, size) for size in (0, 999, 1001))
+    yield from ((piece, 1000) for piece in (small[:-1], small[:4], small + b"\0", small + small, b"?", bytes(99)))
+
+
+@pytest.mark.parametrize("planes", [1, 2, 4, 255])
+def test_compressed_payloads_that_lie_are_refused_in_bounded_memory(planes: int) -> None:
+    chunk = encode_segment(_segment(), "f")[0]
+    for payload, size in _bombs():
+        for total in {size, 1000}:
+            forged = _forged_chunk(chunk, payload, planes=planes, size=size, total=total)
+            tracemalloc.start()
+            with pytest.raises(CodecError):
+                decode_segment([forged], "f")
+            assert tracemalloc.get_traced_memory()[1] < 2**20
+            tracemalloc.stop()
+
+
+def test_a_chunk_that_grows_takes_no_more_than_a_chunk() -> None:
+    """Right in itself: zeros, where a description should be."""
+    payload = zstandard.ZstdCompressor().compress(bytes(CHUNK_BYTES))
+    chunk = encode_segment(_segment(), "f")[0]
+    forged = _forged_chunk(chunk, payload, planes=4, size=CHUNK_BYTES, total=CHUNK_BYTES)
+    tracemalloc.start()
+    with pytest.raises(CodecError):
+        decode_segment([forged], "f")
+    assert tracemalloc.get_traced_memory()[1] < 3 * CHUNK_BYTES
+    tracemalloc.stop()
 
 
 def test_what_cannot_be_written_is_refused() -> None:

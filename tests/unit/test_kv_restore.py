@@ -20,7 +20,9 @@ from kv_compression import (
     Segment,
     SegmentError,
     SnapKV,
+    Storage,
     attach,
+    decode_segment,
     decode_step,
     encode_segment,
 )
@@ -28,6 +30,8 @@ from kv_compression.frame import pack_chunks
 
 SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 TURNS = (40, 3, 30)
+RAW = Storage()
+STORAGES = [RAW, Storage("bfloat16"), Storage("fp8"), Storage("int8", compress=True), Storage("int4", 32)]
 
 
 @pytest.fixture
@@ -48,8 +52,8 @@ def _session(model: PreTrainedModel) -> tuple[KVCache, list[Segment]]:
     return cache, segments
 
 
-def _encoded(segments: Sequence[Segment]) -> list[list[bytes]]:
-    return [encode_segment(segment, "f", 2000) for segment in segments]
+def _encoded(segments: Sequence[Segment], storage: Storage = RAW) -> list[list[bytes]]:
+    return [encode_segment(segment, "f", 2000, storage=storage) for segment in segments]
 
 
 def _restore(
@@ -63,7 +67,11 @@ def _restore(
 
 
 def _parts(cache: KVCache) -> list[torch.Tensor]:
-    heads = [head for layer in cache.segment(0).layers for head in layer]
+    return _of(cache.segment(0))
+
+
+def _of(segment: Segment) -> list[torch.Tensor]:
+    heads = [head for layer in segment.layers for head in layer]
     return [tensor for head in heads for tensor in (head.keys, head.values, head.positions)]
 
 
@@ -88,8 +96,49 @@ def test_a_compressed_cache_is_the_same(model: PreTrainedModel) -> None:
     assert all(torch.equal(a, b) for a, b in zip(_parts(restored), _parts(working), strict=True))
 
 
-def test_a_damaged_chunk_anywhere_is_noticed(model: PreTrainedModel) -> None:
-    chunks = _encoded(_session(model)[1])
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+def test_what_was_stored_smaller_comes_into_a_cache_of_its_own_type(model: PreTrainedModel, storage: Storage) -> None:
+    """As by way of decoded segments, and near what it was: the logits show it."""
+    cache, segments = _session(model)
+    chunks = _encoded(segments, storage)
+    restored = _restore(model, chunks, room=5)
+    decoded = [decode_segment(stored, "f") for stored in chunks]
+    other = KVCache.from_segments(model.config, decoded, device="cpu", dtype=torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(_parts(restored), _parts(other), strict=True))
+    expected, got = (decode_step(model, each, 3) for each in (cache, restored))
+    off = float((got - expected).norm() / expected.norm())
+    assert off < {"raw": 1e-9, "bfloat16": 0.01, "fp8": 0.1, "int8": 0.02, "int4": 0.2}[storage.format]
+    assert off > 0 or storage.format == "raw"
+
+
+def test_ragged_heads_that_were_stored_smaller_go_to_their_places(model: PreTrainedModel) -> None:
+    cache, _ = _session(model)
+    entries = cache.segment(0).layers
+    chosen = [
+        layer.take([torch.arange(count // (3 * head + 1)) for head, count in enumerate(layer.counts)])
+        for layer in entries
+    ]
+    kept = Segment(0, cache.length, [chosen[1] if index == 1 else layer for index, layer in enumerate(entries)])
+    assert len(set(kept.layers[1].counts)) > 1
+    chunks = encode_segment(kept, "f", 2000, storage=Storage("int8"))
+    parts = zip(_parts(_restore(model, [chunks])), _of(decode_segment(chunks, "f")), strict=True)
+    assert all(torch.equal(a, b) for a, b in parts)
+
+
+@pytest.mark.parametrize("storage", [RAW, Storage("int4", compress=True)], ids=str)
+def test_on_another_device_the_room_is_there(model: PreTrainedModel, storage: Storage) -> None:
+    cache, segments = _session(model)
+    restored = KVCache.restore(
+        model.config, _encoded(segments, storage), "f", tokens=cache.length, device="meta", dtype=torch.float32
+    )
+    assert (restored.length, restored.nbytes) == (cache.length, cache.nbytes)
+    held = [layer.buffer.entries for layer in restored.layers]
+    assert {tensor.device.type for each in held for tensor in (each.keys, each.values, each.positions)} == {"meta"}
+
+
+@pytest.mark.parametrize("storage", [RAW, Storage("int4", compress=True)], ids=str)
+def test_a_damaged_chunk_anywhere_is_noticed(model: PreTrainedModel, storage: Storage) -> None:
+    chunks = _encoded(_session(model)[1], storage)
     for segment in range(len(chunks)):
         for index in range(len(chunks[segment])):
             damaged = [list(pieces) for pieces in chunks]
@@ -130,8 +179,9 @@ def test_another_type_or_model_is_refused(model: PreTrainedModel, tiny_model: Ca
         Segment(s.start, s.stop, [replace(p, keys=p.keys.half(), values=p.values.half()) for p in s.layers])
         for s in segments
     ]
-    with pytest.raises(SegmentError, match="another type"):
-        _restore(model, _encoded(half))
+    for storage in STORAGES:
+        with pytest.raises(SegmentError, match="another type"):
+            _restore(model, _encoded(half, storage))
     with pytest.raises(SegmentError, match="another sequence or model"):
         _restore(tiny_model(num_hidden_layers=2), _encoded(segments))
 
@@ -150,10 +200,12 @@ def test_a_later_segment_of_other_shapes_is_refused(model: PreTrainedModel) -> N
 @pytest.mark.parametrize("shape", [[[40] * 999, 2**20, 2**20, 0], [[40] * 2, 2**30, 8, 0], [[40] * 9999, 8, 8, -1]])
 def test_a_forged_size_takes_no_memory(shape: list[Any], model: PreTrainedModel) -> None:
     """Headers and digests are right, and claim bytes that never come."""
-    text = json.dumps({"start": 0, "stop": sum(TURNS), "dtype": "float32", "layers": [shape] * 3}).encode()
+    text = json.dumps(
+        {"start": 0, "stop": sum(TURNS), "dtype": "float32", "storage": ["raw", 64], "layers": [shape] * 3}
+    ).encode()
     claimed = 3 * sum(shape[0]) * ((shape[1] + shape[2]) * 4 + 4 * (shape[3] < 0)) + 4 + len(text)
     chunk = pack_chunks([memoryview(struct.pack("<I", len(text)) + text)], "f", 4000)[0]
-    layout = struct.Struct("<4sHIIQ16s16s16s")
+    layout = struct.Struct("<4sHIIQQB16s16s16s")
     fields = list(layout.unpack_from(chunk))
     fields[3:5] = [2**31, claimed % 2**64]
     header = layout.pack(*fields)
