@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 import kv_compression
 from kv_compression import POLICIES, Allocation
+from kv_compression.storage import FORMATS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compression.md").read_text(encoding="utf-8")
 
@@ -31,6 +32,11 @@ def test_every_allocation_is_documented_with_its_parameters() -> None:
         assert re.findall(r"(\w+)[=,]?", re.sub(r'="?[\w.]+"?', "", parameters)) == [
             field.name for field in dataclasses.fields(getattr(kv_compression, name))
         ]
+
+
+def test_every_storage_format_is_documented() -> None:
+    table = PAGE.split("| format |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| (\w+) \|", table, re.M)) == set(FORMATS)
 
 
 def test_the_six_lines_run(tiny_model: Callable[..., PreTrainedModel]) -> None:
