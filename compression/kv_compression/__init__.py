@@ -6,6 +6,7 @@ from kv_compression.cache import LayerEntries
 from kv_compression.codec import FORMAT_VERSION, decode_segment, encode_segment
 from kv_compression.errors import CodecError, KVCompressionError, SegmentError, UnsupportedModelError
 from kv_compression.kv_cache import KVCache
+from kv_compression.layerwise import LayerwisePrefill
 from kv_compression.observation import LayerObservation, Observation
 from kv_compression.observer import Observer
 from kv_compression.policies import (
@@ -46,6 +47,7 @@ __all__ = [
     "Knorm",
     "LayerEntries",
     "LayerObservation",
+    "LayerwisePrefill",
     "Observation",
     "POLICIES",
     "Policy",

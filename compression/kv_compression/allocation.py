@@ -7,12 +7,15 @@ or more than it holds.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 Scores = Mapping[int, Sequence[Tensor]]
 """For every layer, by its index: the scores of every KV head's entries [entries]; inf for those that are protected."""
+
+Compared = Literal["nothing", "layer", "model"]
 
 
 class Allocation(ABC):
@@ -22,10 +25,20 @@ class Allocation(ABC):
     def counts(self, budget: int, scores: Scores) -> dict[int, list[int]]:
         """How many entries every head of every layer keeps."""
 
+    @property
+    def compares(self) -> Compared:
+        """Which scores `counts` compares with each other; with nothing, only their number and those that are inf count.
+
+        What does not compare those of the whole model can choose one layer after another.
+        """
+        return "model"
+
 
 @dataclass(frozen=True)
 class Uniform(Allocation):
     """The same number for every head."""
+
+    compares = "nothing"
 
     def counts(self, budget: int, scores: Scores) -> dict[int, list[int]]:
         """The budget, or all that a head holds."""
@@ -39,6 +52,7 @@ class Pyramid(Allocation):
     1/`beta` of the mean.
     """
 
+    compares = "nothing"
     beta: float = 20.0
 
     def __post_init__(self) -> None:
@@ -64,7 +78,7 @@ class HeadAdaptive(Allocation):
     budget that every head has for itself (the paper's safeguard).
     """
 
-    over: str = "layer"
+    over: Literal["layer", "model"] = "layer"
     floor: float = 0.2
 
     def __post_init__(self) -> None:
@@ -72,6 +86,11 @@ class HeadAdaptive(Allocation):
             raise ValueError(f"over ({self.over!r}) must be 'layer' or 'model'")
         if not 0 <= self.floor <= 1:
             raise ValueError(f"the floor ({self.floor}) must be from 0 to 1")
+
+    @property
+    def compares(self) -> Compared:
+        """As `over` says."""
+        return self.over
 
     def counts(self, budget: int, scores: Scores) -> dict[int, list[int]]:
         """By the number of each head's entries among the best."""
@@ -87,6 +106,7 @@ class HeadAdaptive(Allocation):
 class Profile(Allocation):
     """The shares that a head profile gives the heads: `shares[layer][head]`, relative to the mean."""
 
+    compares = "nothing"
     shares: tuple[tuple[float, ...], ...]
 
     def counts(self, budget: int, scores: Scores) -> dict[int, list[int]]:

@@ -6,6 +6,7 @@ reaches its recorder through a context variable, so sessions can take turns on o
 """
 
 from kv_compression.adapter.attention import recording
+from kv_compression.adapter.layer_calls import LayerCall, SeparateLayers, separate_layers
 from kv_compression.adapter.layers import EntryCache, EntryLayer
 from kv_compression.adapter.model import attach, forward, sliding_windows, widest_entry
 from kv_compression.adapter.rotation import rotation_of
@@ -13,10 +14,13 @@ from kv_compression.adapter.rotation import rotation_of
 __all__ = [
     "EntryCache",
     "EntryLayer",
+    "LayerCall",
+    "SeparateLayers",
     "attach",
     "forward",
     "recording",
     "rotation_of",
+    "separate_layers",
     "sliding_windows",
     "widest_entry",
 ]

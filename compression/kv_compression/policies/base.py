@@ -39,16 +39,26 @@ class Policy(ABC):
 
     def choose(self, layers: Mapping[int, tuple[LayerEntries, LayerObservation]]) -> dict[int, list[Tensor]]:
         """For every layer that loses entries, by its index: of every KV head the indices of what stays, ascending."""
-        budget, heads = self.budget, sum(len(entries.counts) for entries, _ in layers.values())
-        if budget is None or sum(entries.total for entries, _ in layers.values()) <= budget * heads:
+        if self.budget is None or self.fits([entries.counts for entries, _ in layers.values()]):
             return {}
-        scores = {layer: self._protected_score(*held) for layer, held in layers.items()}
-        counts = self.allocation.counts(budget, scores)
+        scores = {layer: self.protected_score(*held) for layer, held in layers.items()}
+        counts = self.allocation.counts(self.budget, scores)
         return {
-            layer: [index.sort().values for index in self.best(*layers[layer], of_layer, counts[layer])]
-            for layer, of_layer in scores.items()
-            if counts[layer] != [len(head) for head in of_layer]
+            layer: self.pick(*held, scores[layer], counts[layer])
+            for layer, held in layers.items()
+            if counts[layer] != list(held[0].counts)
         }
+
+    def fits(self, counts: Sequence[Sequence[int]]) -> bool:
+        """Whether a model whose heads hold so many entries is within the budget, and left whole."""
+        return self.budget is None or sum(map(sum, counts)) <= self.budget * sum(map(len, counts))
+
+    def pick(
+        self, entries: LayerEntries, observation: LayerObservation, scores: Sequence[Tensor], counts: Sequence[int]
+    ) -> list[Tensor]:
+        """Of every KV head the indices of so many entries, ascending. The scores are inf where protected."""
+        best = self.best(entries, observation, scores, counts)
+        return [indices.sort().values for indices in best]
 
     def best(
         self, entries: LayerEntries, observation: LayerObservation, scores: Sequence[Tensor], counts: Sequence[int]
@@ -56,9 +66,13 @@ class Policy(ABC):
         """For every KV head the indices of so many entries, in any order; its scores are inf where protected."""
         return [head.topk(count).indices for head, count in zip(scores, counts, strict=True)]
 
-    def _protected_score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
-        scores = self.score(entries, observation)
-        last = min(self.window, observation.window)
+    def protected_score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
+        """The scores of a layer, inf where an entry stays whatever its score."""
+        return self.protect(self.score(entries, observation), observation.window)
+
+    def protect(self, scores: list[Tensor], observed: int) -> list[Tensor]:
+        """Writes inf over the scores of the sinks and the window, of which so many tokens were observed."""
+        last = min(self.window, observed)
         for head in scores:
             head[: self.sinks] = torch.inf
             head[max(len(head) - last, 0) :] = torch.inf

@@ -45,6 +45,10 @@ class CriticalKV(Policy):
         """The scorer's."""
         return self.scorer.score(entries, observation)
 
+    def protect(self, scores: list[Tensor], observed: int) -> list[Tensor]:
+        """As the scorer does."""
+        return self.scorer.protect(scores, observed)
+
     def best(
         self, entries: LayerEntries, observation: LayerObservation, scores: Sequence[Tensor], counts: Sequence[int]
     ) -> list[Tensor]:

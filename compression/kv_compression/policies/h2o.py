@@ -34,13 +34,14 @@ class H2O(Policy):
             raise ValueError(f"the fraction of recent entries ({self.recent}) must be from 0 to 1")
 
     def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
-        """The sums; the latest entries before all others. ValueError for an observation without sums."""
+        """The sums. ValueError for an observation without them."""
         if observation.sums is None:
             raise ValueError("H2O needs attention sums: give the prefill observe=policy.observe")
+        return [sums[head.positions.long()] for sums, head in zip(observation.sums, entries, strict=True)]
+
+    def protect(self, scores: list[Tensor], observed: int) -> list[Tensor]:
+        """The latest entries, however many tokens were observed."""
         recent = round(self.budget * self.recent)
-        scores = []
-        for sums, head in zip(observation.sums, entries, strict=True):
-            score = sums[head.positions.long()]
-            score[max(len(score) - recent, 0) :] = torch.inf
-            scores.append(score)
+        for head in scores:
+            head[max(len(head) - recent, 0) :] = torch.inf
         return scores
