@@ -15,9 +15,13 @@ def causal_mask(tokens: int, entries: int, window: int | None, dtype: torch.dtyp
 
     A token looks at all that came before it and at itself; with a `window`, at so many entries in all.
     """
-    distance = torch.arange(entries - tokens, entries, device=device)[:, None] - torch.arange(entries, device=device)
-    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-    return torch.zeros(tokens, entries, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+    mask = torch.zeros(tokens, entries, dtype=dtype, device=device)
+    ahead = torch.ones(tokens, tokens, dtype=torch.bool, device=device).triu(1)
+    mask[:, entries - tokens :].masked_fill_(ahead, -torch.inf)
+    if window is not None:
+        behind = torch.ones(tokens, entries, dtype=torch.bool, device=device).tril(entries - tokens - window)
+        mask.masked_fill_(behind, -torch.inf)
+    return mask
 
 
 def attend(

@@ -36,7 +36,7 @@ class LayerwisePrefill:
         policy: Policy,
         *,
         start: KVCache | None = None,
-        chunk: int = 512,
+        chunk: int = 256,
         room: int = 0,
     ) -> None:
         if not token_ids:
