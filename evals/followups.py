@@ -34,7 +34,7 @@ class Session:
 
     def __init__(self, runner: Runner, policy: Policy, archive: str, whole: KVCache, run: Prefill) -> None:
         self.runner, self.policy, self.archive = runner, policy, archive
-        self.stored = whole.select(Full(), run.observation)
+        self.stored = whole.copy()
         self._run = run
 
     def ask(self, question: str) -> None:
@@ -61,7 +61,7 @@ def rows(budgets: Sequence[int], allocations: Mapping[str, Allocation]) -> dict[
     for archive in ("full", "working"):
         for budget, (how, allocation) in product(budgets, allocations.items()):
             policy = SnapKV(budget, WINDOW, KERNEL, allocation=allocation)
-            table[f"archive={archive}, snapkv {budget}{how}"] = (policy, archive)
+            table[f"archive={archive}, snapkv {budget} {how}"] = (policy, archive)
     return table
 
 
@@ -110,7 +110,7 @@ def main() -> None:
     options = parser.parse_args()
 
     runner = Runner.load(options.model)
-    table = rows(options.budgets, runner.allocations())
+    table = rows(options.budgets, runner.allocations(["uniform", "profile"]))
     results = [
         measure(runner, text, asked, table, options.max_tokens)
         for text, asked in papers(options.data, options.papers, options.questions)

@@ -1,19 +1,28 @@
 """What the evaluations of KV compression share: a model, a prompt read once, answers from caches, tables and files."""
 
 import json
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from app.engine.loading import load_model
 from app.engine.policy import find_profile
-from app.settings import Settings
-from kv_compression import Allocation, KVCache, Prefill, Profile, Uniform, decode_step
+from app.settings import DEFAULT_MODEL, Settings
+from evals.scores import holds
+from kv_compression import Allocation, HeadAdaptive, KVCache, Prefill, Profile, Pyramid, Uniform, decode_step
 
 MODEL_HELP = "as SNAPRAG_MODEL: a hub id, a local folder or the default model's name"
+ALLOCATIONS: dict[str, Allocation] = {
+    "uniform": Uniform(),
+    "pyramid": Pyramid(),
+    "layer": HeadAdaptive("layer"),
+    "model": HeadAdaptive("model"),
+}
 SYSTEM = "Answer the question using only the text."
 
 
@@ -48,9 +57,12 @@ class Runner:
         """A further turn that asks, after an answer."""
         return self.encode(f"<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n")
 
-    def allocations(self) -> dict[str, Allocation]:
-        """Name -> the allocations to compare: uniform, and the profile if the model has one."""
-        return {"": Uniform()} | ({} if self.profile is None else {" by the profile": self.profile})
+    def allocations(self, names: Sequence[str]) -> dict[str, Allocation]:
+        """Those of `ALLOCATIONS` that are named. SystemExit for a model without a head profile."""
+        known = ALLOCATIONS | ({} if self.profile is None else {"profile": self.profile})
+        if "profile" in names and self.profile is None:
+            raise SystemExit("the model has no head profile: run 'snaprag tune', or leave out --allocations profile")
+        return {name: known[name] for name in names}
 
     def cache(self) -> KVCache:
         """An empty cache."""
@@ -63,24 +75,70 @@ class Runner:
             pass
         return run
 
-    def answer(self, cache: KVCache, logits: torch.Tensor, max_tokens: int) -> str:
-        """Greedy. The tokens are added to the cache."""
+    def answer(self, cache: KVCache, logits: torch.Tensor, max_tokens: int, until: Sequence[str] = ()) -> str:
+        """Greedy, until it holds all of `until` (whatever their case) if any. The tokens are added to the cache."""
         token_ids: list[int] = []
         for _ in range(max_tokens):
             token = int(logits.argmax())
             if token == self.tokenizer.eos_token_id:
                 break
             token_ids.append(token)
+            if until and holds(str(self.tokenizer.decode(token_ids)), until) == len(until):
+                break
             logits = decode_step(self.model, cache, token)
         return str(self.tokenizer.decode(token_ids))
 
+    def nll(self, cache: KVCache, prompt: Sequence[int], answer: Sequence[int]) -> float:
+        """Mean negative log-likelihood per token of the answer after the prompt, in one forward.
+
+        The tokens of both are added to the cache.
+        """
+        logits = self._logits(cache, [*prompt, *answer], len(answer) + 1)
+        return _mean_loss(logits[:-1], answer)
+
     def answer_nll(self, cache: KVCache, logits: torch.Tensor, answer: Sequence[int]) -> float:
-        """Mean negative log-likelihood per token of the answer. Its tokens are added to the cache."""
-        losses = []
-        for token in answer:
-            losses.append(-float(logits.log_softmax(dim=-1)[token]))
-            logits = decode_step(self.model, cache, token)
-        return sum(losses) / len(losses)
+        """The same after a prompt that the cache holds, whose last logits [vocab] are given."""
+        behind = self._logits(cache, answer, len(answer))[:-1]
+        return _mean_loss(torch.cat([logits[None], behind]), answer)
+
+    @torch.no_grad()
+    def _logits(self, cache: KVCache, token_ids: Sequence[int], last: int) -> torch.Tensor:
+        """Append the tokens; the logits after each of the `last` last ones [last, vocab], float32."""
+        device, start = self.model.device, cache.length
+        positions = torch.arange(start, start + len(token_ids), device=device)[None]
+        input_ids = torch.tensor([list(token_ids)], device=device)
+        output = self.model(
+            input_ids=input_ids, position_ids=positions, cache=cache, use_cache=True, logits_to_keep=last
+        )
+        logits: torch.Tensor = output.logits[0].float()
+        return logits
+
+
+def _mean_loss(logits: torch.Tensor, answer: Sequence[int]) -> float:
+    return float(cross_entropy(logits, torch.tensor(list(answer), device=logits.device)))
+
+
+def arguments(description: str | None, budgets: Sequence[int]) -> ArgumentParser:
+    """The options that the evaluations of KV compression share."""
+    parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=DEFAULT_MODEL, help=MODEL_HELP)
+    parser.add_argument("--budgets", nargs="+", type=int, default=list(budgets), help="positions kept per KV head")
+    parser.add_argument(
+        "--allocations",
+        nargs="+",
+        choices=[*ALLOCATIONS, "profile"],
+        default=["profile"],
+        help="of the budget to heads",
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--plot", type=Path, help="PNG file for the plot")
+    return parser
+
+
+def as_json(options: Namespace) -> dict[str, str]:
+    """The options of a run, for its results."""
+    return {key: str(value) for key, value in vars(options).items()}
 
 
 def print_table(rows: Mapping[str, Sequence[object]], header: Sequence[str]) -> None:

@@ -1,91 +1,137 @@
-"""A number hidden in essays, asked for at the end: how often is it found, per policy, budget and length?
+"""Needles hidden in essays and asked for at the end: how many are found, by policy, budget, length, depth and kind?
 
-    python -m evals.needle [--haystack DIR] [--lengths 1000 2000] [--budgets 256 512 1024] [--json FILE]
+    python -m evals.needle [--haystack DIR] [--kinds digits names] [--lengths 1000 2000] [--depths 10] [--draws 1]
+        [--policies snapkv streaming_llm] [--budgets 256 512] [--fractions 1/30] [--json FILE] [--plot FILE.png]
 
-The haystack is a folder of .txt and .md files, used in the order of their names. One draw per depth; each prompt is
-read once, and all policies select from the same cache.
+The haystack is a folder of .txt and .md files. Every prompt is read once, and all policies select from that cache. A
+needle is found when the greedy answer holds all that was asked for. "of full's" are the draws that the full cache
+finds, and what the policy finds of them; "kept" is the part of the full cache's entries that it kept, all counted.
 """
 
-import argparse
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from itertools import product
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from app.settings import DEFAULT_MODEL
-from evals.kv_runs import MODEL_HELP, Runner, print_table, write_json
-from kv_compression import Allocation, Full, Policy, SnapKV, StreamingLLM
+from evals import policies
+from evals.kv_runs import Runner, arguments, as_json, print_table, write_json
+from evals.needles import KINDS, Haystack, Needle, text
+from evals.plots import heatmaps
+from evals.policies import WINDOW
+from evals.scores import holds
+from kv_compression import Policy
 
-WINDOW = 32
-QUESTION = "What is the secret number of the {name}?"
-NEEDLE = " The secret number of the {name} is {number}. "
-NAMES = ("lighthouse", "harbour", "orchard", "library", "station", "theatre", "garden", "museum", "bakery", "mill")
-
-
-def policies(
-    budgets: Sequence[int], kernels: Sequence[int], allocations: Mapping[str, Allocation]
-) -> dict[str, Policy]:
-    """Row name -> policy."""
-    rows: dict[str, Policy] = {"full": Full()}
-    for budget in budgets:
-        for kernel, (how, allocation) in product(kernels, allocations.items()):
-            rows[f"snapkv {budget} k{kernel}{how}"] = SnapKV(budget, WINDOW, kernel, allocation=allocation)
-        rows[f"streaming_llm {budget}"] = StreamingLLM(budget)
-    return rows
+Record = dict[str, Any]
+"""One draw: kind, length, depth, and by row `found`, `kept` and `answers`."""
 
 
-def haystack(folder: Path) -> list[str]:
-    """Sentences of all texts."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*")) if path.suffix in (".txt", ".md")]
-    if not texts:
-        raise SystemExit(f"{folder} has no .txt or .md files.")
-    return [sentence for text in texts for sentence in " ".join(text.split()).split(". ")]
+def ask(runner: Runner, prompt: Sequence[int], needle: Needle, table: dict[str, Policy]) -> Record:
+    """One prompt, answered from the cache of every row."""
+    cache = runner.cache()
+    run = runner.prefill(cache, prompt, WINDOW)
+    most = 24 * len(needle.expected)
+    answers, kept = {}, {}
+    for name, policy in table.items():
+        working = cache.select(policy, run.observation, room=most)
+        kept[name] = working.entries / cache.entries
+        answers[name] = runner.answer(working, run.logits, most, until=needle.expected)
+    found = {name: holds(answer, needle.expected) == len(needle.expected) for name, answer in answers.items()}
+    return {"expected": needle.expected, "found": found, "kept": kept, "answers": answers}
 
 
-def prompt(
-    runner: Runner, sentences: Sequence[str], length: int, depth: float, draw: random.Random
-) -> tuple[list[int], str]:
-    """Token ids of a prompt of about `length` tokens with a needle at `depth` (0 to 1), and the number to find."""
-    name, number = draw.choice(NAMES), str(draw.randint(10_000, 99_999))
-    question = runner.question(QUESTION.format(name=name))
-    needle = runner.encode(NEEDLE.format(name=name, number=number))
-    start = draw.randrange(len(sentences) // 2)
-    text = runner.opening(". ".join(sentences[start : start + length // 4]))
-    room = length - len(question) - len(needle)
-    at = 20 + round(depth * (room - 20))
-    return [*text[:at], *needle, *text[at:room], *question], number
+def counted(records: Iterable[Record], name: str, where: Callable[[Record], bool] = lambda record: True) -> str:
+    """`found/draws` of a row, where a condition holds."""
+    found = [record["found"][name] for record in records if where(record)]
+    return f"{sum(found)}/{len(found)}"
+
+
+def table_of(records: Sequence[Record], column: str) -> tuple[dict[str, list[str]], list[str]]:
+    """Rows and header: what every row found, by the values of a column of the records, and in all."""
+    values = list(dict.fromkeys(record[column] for record in records))
+    table = {
+        name: [
+            *(counted(records, name, lambda record, value=value: record[column] == value) for value in values),  # type: ignore[misc]
+            counted(records, name, lambda record: record["found"]["full"]),
+            f"{fmean(record['kept'][name] for record in records):.1%}",
+        ]
+        for name in records[0]["found"]
+    }
+    return table, ["found", *map(str, values), "of full's", "kept"]
+
+
+def plot(path: Path, records: Sequence[Record]) -> None:
+    """A heat-map of lengths and depths for every row."""
+    lengths, depths = (sorted({record[column] for record in records}) for column in ("length", "depth"))
+    panels = {
+        name: [
+            [
+                fmean(
+                    record["found"][name]
+                    for record in records
+                    if (record["length"], record["depth"]) == (length, depth)
+                )
+                for length in lengths
+            ]
+            for depth in depths
+        ]
+        for name in records[0]["found"]
+    }
+    draws = len(records) // (len(lengths) * len(depths))
+    heatmaps(
+        path,
+        panels,
+        title=f"Needles found, {draws} draws a cell",
+        x=("prompt, tokens", lengths),
+        y=("depth, % of the text", [f"{depth:.0%}" for depth in depths]),
+        value="share found",
+        limits=(0, 1),
+    )
+
+
+def measure(runner: Runner, options: Namespace) -> list[Record]:
+    """All draws; the file of results grows with them."""
+    draw, haystack = random.Random(options.seed), Haystack(options.haystack, runner.encode)
+    allocations, opening = runner.allocations(options.allocations), runner.opening("")
+    records: list[Record] = []
+    for length, kind, step, _ in product(options.lengths, options.kinds, range(options.depths), range(options.draws)):
+        needle, depth = KINDS[kind](draw), (step + 0.5) / options.depths
+        question = runner.question(needle.question)
+        room = length - len(opening) - len(question)
+        prompt = [*opening, *text(needle, haystack, room, depth, draw, runner.encode), *question]
+        budgets = policies.budgets_of(len(prompt), options.budgets, options.fractions)
+        asked = ask(runner, prompt, needle, policies.rows(options.policies, budgets, allocations))
+        records.append({"kind": kind, "length": length, "depth": depth, **asked})
+        write_json(options.json, {"options": as_json(options), "draws": records})
+        print(
+            f"{length} tokens, {kind}, depth {depth:.0%}: {sum(asked['found'].values())} rows found it", file=sys.stderr
+        )
+    return records
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=DEFAULT_MODEL, help=MODEL_HELP)
+    """Print the tables."""
+    parser = arguments(__doc__, budgets=[256, 512, 1024])
     parser.add_argument("--haystack", default=Path("samples"), type=Path, help="folder of texts")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--lengths", nargs="+", type=int, default=[1000, 2000], help="prompt lengths in tokens")
-    parser.add_argument("--budgets", nargs="+", type=int, default=[256, 512, 1024], help="positions kept per KV head")
-    parser.add_argument("--kernels", nargs="+", type=int, default=[7, 15], help="SnapKV's pooling kernels")
-    parser.add_argument("--depths", type=int, default=10, help="draws per length, at even depths")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--depths", type=int, default=4, help="number of even depths")
+    parser.add_argument("--draws", type=int, default=1, help="for every kind, length and depth")
+    parser.add_argument("--policies", nargs="+", choices=policies.NAMES, default=["snapkv", "streaming_llm"])
+    parser.add_argument(
+        "--fractions", nargs="*", type=Fraction, default=[], help="budgets as fractions kept, like 1/30"
+    )
     options = parser.parse_args()
-
-    runner, sentences = Runner.load(options.model), haystack(options.haystack)
-    rows = policies(options.budgets, options.kernels, runner.allocations())
-    found = {name: [0] * len(options.lengths) for name in rows}
-    draw = random.Random(options.seed)
-    for column, length in enumerate(options.lengths):
-        for step in range(options.depths):
-            token_ids, number = prompt(runner, sentences, length, (step + 0.5) / options.depths, draw)
-            cache = runner.cache()
-            run = runner.prefill(cache, token_ids, WINDOW)
-            for name, policy in rows.items():
-                working = cache.select(policy, run.observation, room=16)
-                found[name][column] += number in runner.answer(working, run.logits, max_tokens=16)
-            print(f"{length} tokens, depth {step + 1} of {options.depths} is done", file=sys.stderr)
-    print(f"found of {options.depths}")
-    print_table(found, ["policy", *(f"{length} tokens" for length in options.lengths)])
-    write_json(options.json, {"options": {key: str(value) for key, value in vars(options).items()}, "found": found})
+    records = measure(Runner.load(options.model), options)
+    for column in ("length", "kind"):
+        print_table(*table_of(records, column))
+        print()
+    if options.plot:
+        plot(options.plot, records)
 
 
 if __name__ == "__main__":

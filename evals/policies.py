@@ -1,0 +1,70 @@
+"""The policies that an evaluation compares, by name, with every budget and allocation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kv_compression import POLICIES, Allocation, Full, LayerEntries, LayerObservation, Policy, SnapKV, Uniform
+
+WINDOW = 32
+
+
+@dataclass(frozen=True)
+class RandomChoice(Policy):
+    """What a choice without any sense keeps: the floor that a score has to beat."""
+
+    name: ClassVar[str] = "random"
+    budget: int
+    allocation: Allocation = Uniform()
+
+    def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
+        """By torch's global generator."""
+        return [torch.rand(count).to(entries.positions.device) for count in entries.counts]
+
+
+@dataclass(frozen=True)
+class SnapKVWithSinks(SnapKV):
+    """SnapKV that keeps the first four entries, too: a head with a small share of the budget loses them otherwise."""
+
+    sinks: int = 4
+
+
+def snapkv(budget: int, allocation: Allocation, made: type[SnapKV] = SnapKV) -> SnapKV:
+    """Its window is at most half of the budget."""
+    return made(budget, window=min(WINDOW, budget // 2), allocation=allocation)
+
+
+# those that take more than a budget and an allocation, or are no part of the library
+MADE_BY: dict[str, Callable[[int, Allocation], Policy]] = {
+    "snapkv": snapkv,
+    "snapkv_sinks": partial(snapkv, made=SnapKVWithSinks),
+    "random": RandomChoice,
+}
+NAMES = [*(name for name in POLICIES if name not in ("full", *MADE_BY)), *MADE_BY]
+
+
+def make(name: str, budget: int, allocation: Allocation) -> Policy:
+    """The policy of one of `NAMES`."""
+    if name in MADE_BY:
+        return MADE_BY[name](budget, allocation)
+    return POLICIES[name](budget=budget, allocation=allocation)  # type: ignore[call-arg]
+
+
+def budgets_of(positions: int, budgets: Sequence[int], fractions: Sequence[Fraction]) -> dict[str, int]:
+    """Name -> positions kept per head, of a prompt of so many: budgets, and fractions kept."""
+    named = {str(budget): budget for budget in budgets}
+    return named | {str(fraction): int(positions * fraction) for fraction in fractions}
+
+
+def rows(names: Sequence[str], budgets: Mapping[str, int], allocations: Mapping[str, Allocation]) -> dict[str, Policy]:
+    """Row name -> policy, the full cache first."""
+    table: dict[str, Policy] = {"full": Full()}
+    for name, (label, budget), (how, allocation) in product(names, budgets.items(), allocations.items()):
+        table[f"{name} {label} {how}"] = make(name, budget, allocation)
+    return table
