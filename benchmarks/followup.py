@@ -7,7 +7,6 @@ stored cache of the second session is dropped, so the service computes its whole
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from app.cli.client import Client
 from benchmarks.asking import ask, drop_cache, ingest, resident_bytes
 from benchmarks.service import ServiceProcess
+from evals.kv_runs import write_json
 from samples import HANDBOOK
 
 QUESTIONS = (
@@ -94,9 +94,7 @@ def main() -> None:
             f"{row['restore_ms']:>12.0f}{row['prefill_ms']:>12.0f}{row['first_token_ms']:>16.0f}"
         )
     print(f"the first token comes {result['ratio']} times sooner")
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(args.json, result)
 
 
 if __name__ == "__main__":

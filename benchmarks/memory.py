@@ -6,7 +6,6 @@ The limit that it is compared with is the project's own: under 1.5 GB idle, and 
 """
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from app.cli.client import Client
 from benchmarks.asking import ask, ingest, resident_bytes
 from benchmarks.followup import FIRST_QUESTION, QUESTIONS
 from benchmarks.service import ServiceProcess
+from evals.kv_runs import write_json
 from samples import HANDBOOK
 
 TURNS_PER_SESSION = 5
@@ -50,9 +50,7 @@ def main() -> None:
     for name, size in result.items():
         print(f"{name:<8}{size / 1e9:>7.2f} GB")
     print(f"after {args.turns} turns: {result['after'] / result['idle']:.2f} times the idle memory")
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(result) + "\n")
+    write_json(args.json, result)
 
 
 if __name__ == "__main__":

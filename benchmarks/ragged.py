@@ -13,11 +13,9 @@ from pathlib import Path
 
 import torch
 
-from app.engine.loading import load_model
-from app.engine.policy import find_profile
-from app.settings import Settings
-from evals.kv_runs import print_table, write_json
-from kv_compression import KVCache, Prefill, SnapKV, Uniform, decode_step
+from app.settings import DEFAULT_MODEL
+from evals.kv_runs import Runner, print_table, write_json
+from kv_compression import SnapKV, decode_step
 
 
 @torch.inference_mode()
@@ -28,26 +26,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    loaded = load_model(Settings())
-    model, profile = loaded.model, find_profile(Settings(), loaded.weights)
-    if profile is None:
-        raise SystemExit("the model has no head profile: run 'snaprag tune'")
+    runner = Runner.load(DEFAULT_MODEL)
+    allocations = runner.allocations(["uniform", "profile"])
     torch.manual_seed(0)
-    whole = KVCache(model.config, device=model.device, dtype=model.dtype)
-    run = Prefill(model, whole, torch.randint(100, 40_000, (arguments.tokens,)).tolist())
-    while not run.step():
-        pass
+    reading = runner.read(torch.randint(100, 40_000, (arguments.tokens,)).tolist(), [])
     rows, results = {}, []
     for budget in arguments.budgets:
         caches = [
-            whole.select(SnapKV(budget, allocation=allocation), run.observation, room=arguments.steps + 2)
-            for allocation in (Uniform(), profile)
+            reading.select(SnapKV(budget, allocation=allocation), room=arguments.steps + 2)
+            for allocation in allocations.values()
         ]
         times: list[list[float]] = [[], []]
         for _ in range(arguments.steps + 2):
             for cache, taken in zip(caches, times, strict=True):
                 started = time.perf_counter()
-                decode_step(model, cache, 100)
+                decode_step(runner.model, cache, 100)
                 taken.append((time.perf_counter() - started) * 1000)
         uniform, ragged = (statistics.median(taken[2:]) for taken in times)
         results.append({"budget": budget, "uniform_ms": uniform, "ragged_ms": ragged, "ratio": ragged / uniform})

@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import fmean
 
 from app.settings import DEFAULT_MODEL
-from evals.kv_runs import MODEL_HELP, Runner, print_table, write_json
+from evals.kv_runs import MODEL_HELP, WINDOW, Runner, print_table, write_json
 from kv_compression import Allocation, Full, KVCache, Policy, Prefill, SnapKV
 
-WINDOW, KERNEL = 32, 15
+KERNEL = 15
 ANSWER_TOKENS = 40
 
 
@@ -40,7 +40,7 @@ class Session:
     def ask(self, question: str) -> None:
         """A later turn's prompt."""
         token_ids = self.runner.later_question(f"Question: {question}")
-        self._run = self.runner.prefill(self.stored, token_ids, WINDOW)
+        self._run = self.runner.prefill(self.stored, token_ids)
 
     def answer(self, answer: Sequence[int]) -> float:
         """The answer's likelihood from this turn's working cache; what is stored goes on from there."""
@@ -84,7 +84,7 @@ def measure(
     """Row name -> loss of every question, and bytes stored at the end."""
     prompt = runner.opening(text)[:max_tokens] + runner.question(asked[0][0])
     whole = runner.cache()
-    run = runner.prefill(whole, prompt, WINDOW)
+    run = runner.prefill(whole, prompt)
     measured = {}
     for name, (policy, archive) in table.items():
         session, losses = Session(runner, policy, archive, whole, run), []

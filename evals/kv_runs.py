@@ -2,7 +2,7 @@
 
 import json
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,26 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from app.engine.loading import load_model
 from app.engine.policy import find_profile
+from app.engine.tuning import GO_ON, REQUEST
 from app.settings import DEFAULT_MODEL, Settings
 from evals.scores import holds
-from kv_compression import Allocation, HeadAdaptive, KVCache, Prefill, Profile, Pyramid, Uniform, decode_step
+from kv_compression import (
+    Allocation,
+    HeadAdaptive,
+    KVCache,
+    KVzip,
+    Observation,
+    Policy,
+    Prefill,
+    Profile,
+    Pyramid,
+    Uniform,
+    decode_step,
+    reconstruct,
+)
 
 MODEL_HELP = "as SNAPRAG_MODEL: a hub id, a local folder or the default model's name"
+WINDOW = 32
 ALLOCATIONS: dict[str, Allocation] = {
     "uniform": Uniform(),
     "pyramid": Pyramid(),
@@ -68,12 +83,25 @@ class Runner:
         """An empty cache."""
         return KVCache(self.model.config, device=self.model.device, dtype=self.model.dtype)
 
-    def prefill(self, cache: KVCache, token_ids: Sequence[int], window: int) -> Prefill:
-        """Run all of them."""
-        run = Prefill(self.model, cache, token_ids, window=window)
+    def prefill(self, cache: KVCache, token_ids: Sequence[int], policies: Collection[Policy] = ()) -> Prefill:
+        """Run all of them, and observe what the policies choose by."""
+        observe = {what for policy in policies for what in policy.observe}
+        run = Prefill(self.model, cache, token_ids, window=WINDOW, observe=observe)
         while not run.step():
             pass
         return run
+
+    def read(self, token_ids: Sequence[int], policies: Collection[Policy]) -> "Reading":
+        """Read a text once for all these policies."""
+        cache = self.cache()
+        run = self.prefill(cache, token_ids, policies)
+        needed = any(isinstance(policy, KVzip) for policy in policies)
+        repeated = reconstruct(self.model, cache, token_ids, *self.requests()) if needed else None
+        return Reading(cache, run.logits, run.observation, repeated)
+
+    def requests(self) -> tuple[list[int], list[int]]:
+        """The tokens that ask to repeat a text, and to go on repeating it."""
+        return self.encode(f"{REQUEST}<|im_end|>\n<|im_start|>assistant\n"), self.encode(GO_ON)
 
     def answer(self, cache: KVCache, logits: torch.Tensor, max_tokens: int, until: Sequence[str] = ()) -> str:
         """Greedy, until it holds all of `until` (whatever their case) if any. The tokens are added to the cache."""
@@ -112,6 +140,21 @@ class Runner:
         )
         logits: torch.Tensor = output.logits[0].float()
         return logits
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text that was read once: its whole cache, the logits after it, and what policies choose by."""
+
+    cache: KVCache
+    logits: torch.Tensor
+    observation: Observation
+    repeated: Observation | None
+
+    def select(self, policy: Policy, *, room: int) -> KVCache:
+        """What the policy keeps, in a new cache."""
+        seen = self.repeated if isinstance(policy, KVzip) and self.repeated is not None else self.observation
+        return self.cache.select(policy, seen, room=room)
 
 
 def _mean_loss(logits: torch.Tensor, answer: Sequence[int]) -> float:

@@ -22,24 +22,23 @@ from evals import policies
 from evals.kv_runs import Runner, arguments, as_json, print_table, write_json
 from evals.needles import KINDS, Haystack, Needle, text
 from evals.plots import heatmaps
-from evals.policies import WINDOW
 from evals.scores import holds
 from kv_compression import Policy
 
+TOKENS = 24  # of an answer, for everything that is asked
 Record = dict[str, Any]
 """One draw: kind, length, depth, and by row `found`, `kept` and `answers`."""
 
 
 def ask(runner: Runner, prompt: Sequence[int], needle: Needle, table: dict[str, Policy]) -> Record:
     """One prompt, answered from the cache of every row."""
-    cache = runner.cache()
-    run = runner.prefill(cache, prompt, WINDOW)
-    most = 24 * len(needle.expected)
+    reading = runner.read(prompt, table.values())
+    most = TOKENS * len(needle.expected)
     answers, kept = {}, {}
     for name, policy in table.items():
-        working = cache.select(policy, run.observation, room=most)
-        kept[name] = working.entries / cache.entries
-        answers[name] = runner.answer(working, run.logits, most, until=needle.expected)
+        working = reading.select(policy, room=most)
+        kept[name] = working.entries / reading.cache.entries
+        answers[name] = runner.answer(working, reading.logits, most, until=needle.expected)
     found = {name: holds(answer, needle.expected) == len(needle.expected) for name, answer in answers.items()}
     return {"expected": needle.expected, "found": found, "kept": kept, "answers": answers}
 

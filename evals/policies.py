@@ -10,9 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from evals.kv_runs import WINDOW
 from kv_compression import POLICIES, Allocation, Full, LayerEntries, LayerObservation, Policy, SnapKV, Uniform
-
-WINDOW = 32
 
 
 @dataclass(frozen=True)

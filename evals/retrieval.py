@@ -22,6 +22,7 @@ from sqlalchemy import Engine
 
 from app.engine.loading import resolve_embedder
 from app.settings import Settings
+from evals.kv_runs import write_json
 from retriever import Embedder, Passage, Retriever, content_words, lexical, open_database, store
 from retriever.index import VectorIndex
 
@@ -57,8 +58,7 @@ def main() -> None:
         finally:
             retriever.stop()
             engine.dispose()
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(report, indent=2))
+    write_json(arguments.json, report)
 
 
 def _report(
