@@ -43,7 +43,7 @@ def measure(way: str, tokens: int, budget: int) -> dict[str, float]:
     model, policy = runner.model, SnapKV(budget, allocation=runner.profile or Uniform())
     torch.manual_seed(0)
     prompt = torch.randint(100, 40_000, (tokens,)).tolist()
-    runner.prefill(runner.cache(), prompt[:1], policy.window)
+    runner.prefill(runner.cache(), prompt[:1])
     forget_peak()
     before, started = memory_mb("VmRSS"), time.perf_counter()
     if way == "transformers":

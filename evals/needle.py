@@ -96,14 +96,14 @@ def measure(runner: Runner, options: Namespace) -> list[Record]:
     """All draws; the file of results grows with them."""
     draw, haystack = random.Random(options.seed), Haystack(options.haystack, runner.encode)
     allocations, opening = runner.allocations(options.allocations), runner.opening("")
-    records: list[Record] = []
+    always, records = policies.without_budget(options.policies, runner.tokenizer), []
     for length, kind, step, _ in product(options.lengths, options.kinds, range(options.depths), range(options.draws)):
         needle, depth = KINDS[kind](draw), (step + 0.5) / options.depths
         question = runner.question(needle.question)
         room = length - len(opening) - len(question)
         prompt = [*opening, *text(needle, haystack, room, depth, draw, runner.encode), *question]
         budgets = policies.budgets_of(len(prompt), options.budgets, options.fractions)
-        asked = ask(runner, prompt, needle, policies.rows(options.policies, budgets, allocations))
+        asked = ask(runner, prompt, needle, always | policies.rows(options.policies, budgets, allocations))
         records.append({"kind": kind, "length": length, "depth": depth, **asked})
         write_json(options.json, {"options": as_json(options), "draws": records})
         print(

@@ -9,9 +9,21 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from evals.kv_runs import WINDOW
-from kv_compression import POLICIES, Allocation, Full, LayerEntries, LayerObservation, Policy, SnapKV, Uniform
+from kv_compression import (
+    POLICIES,
+    Allocation,
+    CriticalKV,
+    FastGen,
+    Full,
+    LayerEntries,
+    LayerObservation,
+    Policy,
+    SnapKV,
+    Uniform,
+)
 
 
 @dataclass(frozen=True)
@@ -39,20 +51,33 @@ def snapkv(budget: int, allocation: Allocation, made: type[SnapKV] = SnapKV) -> 
     return made(budget, window=min(WINDOW, budget // 2), allocation=allocation)
 
 
+def criticalkv(budget: int, allocation: Allocation) -> CriticalKV:
+    """On SnapKV's scores."""
+    return CriticalKV(snapkv(budget, allocation))
+
+
 # those that take more than a budget and an allocation, or are no part of the library
 MADE_BY: dict[str, Callable[[int, Allocation], Policy]] = {
     "snapkv": snapkv,
     "snapkv_sinks": partial(snapkv, made=SnapKVWithSinks),
+    "criticalkv": criticalkv,
     "random": RandomChoice,
 }
+WITHOUT_BUDGET: dict[str, Callable[[PreTrainedTokenizerBase], Policy]] = {"fastgen": FastGen.for_tokenizer}
 NAMES = [*(name for name in POLICIES if name not in ("full", *MADE_BY)), *MADE_BY]
 
 
 def make(name: str, budget: int, allocation: Allocation) -> Policy:
-    """The policy of one of `NAMES`."""
+    """The policy of one of `NAMES` that has a budget."""
     if name in MADE_BY:
         return MADE_BY[name](budget, allocation)
     return POLICIES[name](budget=budget, allocation=allocation)  # type: ignore[call-arg]
+
+
+def without_budget(names: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, Policy]:
+    """Row name -> policy, of those that have no budget; the full cache first."""
+    made: dict[str, Policy] = {name: WITHOUT_BUDGET[name](tokenizer) for name in names if name in WITHOUT_BUDGET}
+    return {"full": Full(), **made}
 
 
 def budgets_of(positions: int, budgets: Sequence[int], fractions: Sequence[Fraction]) -> dict[str, int]:
@@ -62,8 +87,9 @@ def budgets_of(positions: int, budgets: Sequence[int], fractions: Sequence[Fract
 
 
 def rows(names: Sequence[str], budgets: Mapping[str, int], allocations: Mapping[str, Allocation]) -> dict[str, Policy]:
-    """Row name -> policy, the full cache first."""
-    table: dict[str, Policy] = {"full": Full()}
+    """Row name -> policy, of those that have a budget."""
+    names = [name for name in names if name not in WITHOUT_BUDGET]
+    table: dict[str, Policy] = {}
     for name, (label, budget), (how, allocation) in product(names, budgets.items(), allocations.items()):
         table[f"{name} {label} {how}"] = make(name, budget, allocation)
     return table

@@ -74,8 +74,10 @@ def test_rows_have_every_policy_budget_and_allocation() -> None:
     budgets = policies.budgets_of(1000, [64], [Fraction("1/30")])
     assert budgets == {"64": 64, "1/30": 33}
     table = policies.rows(policies.NAMES, budgets, {"uniform": Uniform(), "profile": profile})
-    assert len(table) == 1 + len(policies.NAMES) * 4
-    assert set(POLICIES) <= {policy.name for policy in table.values()}
+    always = {"full", "fastgen"}
+    assert set(policies.WITHOUT_BUDGET) | {"full"} == always
+    assert len(table) == (len(policies.NAMES) - 1) * 4
+    assert set(POLICIES) <= {policy.name for policy in table.values()} | always
     assert (table["snapkv 64 profile"].window, table["snapkv 1/30 profile"].window) == (32, 16)
     assert table["snapkv 1/30 profile"].budget == 33
     assert table["knorm 64 profile"].allocation == profile
