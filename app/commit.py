@@ -7,12 +7,16 @@ store does can keep a turn from being committed.
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+import structlog
+
 from app.answer import Answer
 from app.conversation import Conversation, Plan
 from app.engine.generation import Finished
 from app.services import Services
 from app.sessions import CHUNK_BYTES, NewCache, Staged, TurnRecord, token_digest
-from kv_compression import encode_segment
+from kv_compression import Storage, encode_segment
+
+log = structlog.get_logger()
 
 
 def commit(
@@ -45,6 +49,12 @@ def _stage(
     """Write what later turns need, behind the segments that this turn restored."""
     if finished is None or finished.segment is None or conversation.session is None:
         return None
+    try:
+        storage = Storage(services.settings.archive_format)
+        chunks = encode_segment(finished.segment, services.fingerprint, CHUNK_BYTES, storage=storage)
+    except ValueError as error:  # numbers that this format cannot hold
+        log.warning("kv_not_stored", reason=str(error))
+        return None
     sequence = [*plan.sequence, *token_ids]
     stored = conversation.stored
     keeps = stored is not None and finished.cached_tokens > 0 and not finished.replaces
@@ -54,7 +64,7 @@ def _stage(
         fingerprint=services.fingerprint,
         tokens=len(sequence),
         token_digest=token_digest(sequence),
-        chunks=encode_segment(finished.segment, services.fingerprint, CHUNK_BYTES),
+        chunks=chunks,
         kept=stored.segments if stored is not None and keeps else (),
     )
     return services.store.stage(conversation.tenant, conversation.session.session_id, new)

@@ -73,5 +73,5 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
             engine=engine,
             prompts=PromptBuilder(loaded.tokenizer, min(settings.context_tokens or 10**9, loaded.context_tokens)),
             admission=Admission(settings.queue_size, settings.tenant_turns),
-            fingerprint=loaded.fingerprint(archive=repr(archive), policy=repr(policy)),
+            fingerprint=loaded.fingerprint(archive=repr((archive, settings.archive_format)), policy=repr(policy)),
         )

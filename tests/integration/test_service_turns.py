@@ -4,12 +4,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from benchmarks.service import ServiceProcess
+from tests.integration.conftest import FACTS
 
 Upload = Callable[..., dict[str, Any]]
 
@@ -235,3 +237,20 @@ def test_short_replies_keep_the_subject(http: httpx.Client, facts: str) -> None:
         answer = chat(http, reply, session_id)
         assert answer["answerable"], reply
         assert "400 hours" in answer["passages"][0]["text"]
+
+
+def test_an_archive_without_a_question_in_four_bits(models_dir: Path, tmp_path: Path, upload: Upload) -> None:
+    """The follow-up goes on from a thinned and quantized cache, and stores a fraction of the bytes."""
+    environment = {"SNAPRAG_ARCHIVE": "expected_attention", "SNAPRAG_ARCHIVE_FORMAT": "int4"}
+    with (
+        ServiceProcess(tmp_path / "data", environment) as running,
+        httpx.Client(base_url=running.url, timeout=120) as http,
+    ):
+        assert upload(http, "weir.md", FACTS.encode())["status"] == "ready"
+        first = http.post("/chat", json={"message": "How often is the oil of the main pump changed?"}).json()
+        session_id = first["session_id"]
+        second = http.post("/chat", json={"message": "Who changes the oil?", "session_id": session_id}).json()
+    assert "400" in first["answer"]
+    assert second["usage"]["cached_tokens"] >= first["usage"]["prompt_tokens"]
+    bits = 8 * first["usage"]["cache_bytes"] / (first["usage"]["prompt_tokens"] * 30 * 3 * 128)
+    assert bits < 6
