@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-DATA ?= snaprag-data
 
 .PHONY: all install models demo serve test lint bench eval clean
 all: lint test
@@ -39,7 +38,10 @@ bench: models
 	$(BIN)/python -m benchmarks.followup --json results/followup.json
 
 eval: models
-	$(BIN)/python -m evals.needle --json results/needle.json
+	$(BIN)/python -m evals.needle --kinds digits names --lengths 600 --depths 2 --budgets 128 --json results/needle.json --plot results/needle.png
+ifdef DATA
+	$(BIN)/python -m evals.multiturn --data $(DATA) --documents 1 --questions 3 --tokens 1000 4000 --budgets 512 --storage int4 --json results/multiturn.json --plot results/multiturn.png
+endif
 
 clean:
 	rm -rf $(VENV) results .mypy_cache .ruff_cache .pytest_cache

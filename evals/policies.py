@@ -64,6 +64,7 @@ MADE_BY: dict[str, Callable[[int, Allocation], Policy]] = {
     "random": RandomChoice,
 }
 WITHOUT_BUDGET: dict[str, Callable[[PreTrainedTokenizerBase], Policy]] = {"fastgen": FastGen.for_tokenizer}
+FORMATS = ("bfloat16", "fp8", "int8", "int4")  # in which caches are stored, those that lose nothing in a model left out
 NAMES = [*(name for name in POLICIES if name not in ("full", *MADE_BY)), *MADE_BY]
 
 
