@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from kv_compression.cache import LayerEntries
 from kv_compression.description import Description, Shape, read_description
@@ -70,10 +71,10 @@ def read_segment(chunks: Iterable[Chunk], fingerprint: str, allocate: Allocate) 
         raise CodecError("the sizes in the description do not add up")
     layers = allocate(described.shapes, described.start, described.stop)
     for shape, layer in zip(described.shapes, layers, strict=True):
-        rows.read(reader.read_into, [head.keys for head in layer], keys=True)
-        rows.read(reader.read_into, [head.values for head in layer], keys=False)
-        _read_positions(reader, shape, layer)
-        _check_positions(layer, described.start, described.stop)
+        heads = list(layer)
+        rows.read(reader.read_into, [head.keys for head in heads], keys=True)
+        rows.read(reader.read_into, [head.values for head in heads], keys=False)
+        _read_positions(reader, shape.first, [head.positions for head in heads], described)
     reader.finish()
     return Segment(described.start, described.stop, layers)
 
@@ -90,24 +91,22 @@ def _first(layer: LayerEntries) -> int:
 
 def _tensors(layers: Sequence[LayerEntries], shapes: Sequence[Shape], rows: Plain | Quantized) -> Iterator[memoryview]:
     for layer, shape in zip(layers, shapes, strict=True):
-        yield from rows.write([head.keys for head in layer], keys=True)
-        yield from rows.write([head.values for head in layer], keys=False)
+        heads = list(layer)
+        yield from rows.write([head.keys for head in heads], keys=True)
+        yield from rows.write([head.values for head in heads], keys=False)
         if shape.first < 0:
-            yield from (as_bytes(head.positions) for head in layer)
+            yield from (as_bytes(head.positions) for head in heads)
 
 
-def _read_positions(reader: ChunkReader, shape: Shape, layer: LayerEntries) -> None:
-    for positions in (head.positions for head in layer):
-        if shape.first < 0:
+def _read_positions(reader: ChunkReader, first: int, heads: Sequence[Tensor], described: Description) -> None:
+    """Those of every head of a layer: from `first` on, or from the bytes."""
+    for positions in heads:
+        if first < 0:
             reader.read_into(as_bytes(positions))
         else:
-            positions.copy_(torch.arange(shape.first, shape.first + len(positions), dtype=torch.int32))
-
-
-def _check_positions(layer: LayerEntries, start: int, stop: int) -> None:
-    for positions in (head.positions for head in layer):
+            torch.arange(first, first + len(positions), out=positions)
         if not len(positions):
             continue
-        ascending = bool((positions[1:] > positions[:-1]).all())
-        if not (ascending and start <= int(positions[0]) and int(positions[-1]) < stop):
+        ascending = first >= 0 or bool((positions[1:] > positions[:-1]).all())
+        if not (ascending and described.start <= int(positions[0]) and int(positions[-1]) < described.stop):
             raise CodecError("the positions are not in order, or not in the segment's range")

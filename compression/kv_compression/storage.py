@@ -22,7 +22,7 @@ from kv_compression.scratch import Scratch
 QUANTIZERS: dict[str, Quantizer] = {"fp8": Floats8(), "int8": Integers(8), "int4": Integers(4)}
 FORMATS = ("raw", "bfloat16", *QUANTIZERS)
 MAX_GROUP = 4096
-_BLOCK = 2**20  # numbers that are worked on at once
+_BLOCK = 2**19  # numbers that are worked on at once
 
 ReadInto = Callable[[memoryview], None]
 
