@@ -1,13 +1,14 @@
 """Segments to bytes and back: `frame.py`'s chunks of a body, which is a description and tensors.
 
-    description (`description.py`) | for every layer keys, values (`storage.py`) and maybe positions
+    description (`description.py`) | keys of all layers | values of all layers (`storage.py`) | positions
 
-The positions are head after head, 32 bits each. Numbers are little-endian. Nothing in a body names code: there is no
-pickle.
+The positions are those that the description does not give, head after head, 32 bits each. Numbers are little-endian.
+Nothing in a body names code: there is no pickle.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from kv_compression.description import Description, Shape, read_description
 from kv_compression.errors import CodecError
 from kv_compression.frame import CHUNK_BYTES, FORMAT_VERSION, Chunk, ChunkReader, check_sizes, pack_chunks
 from kv_compression.segment import Segment
-from kv_compression.storage import Plain, Quantized, Storage, as_bytes
+from kv_compression.storage import Storage, as_bytes
 
 __all__ = ["CHUNK_BYTES", "FORMAT_VERSION", "Shape", "Storage", "decode_segment", "encode_segment", "read_segment"]
 
@@ -43,7 +44,15 @@ def encode_segment(
     shapes = [Shape(layer.counts, *layer.dims[1:], _first(layer), dtype) for layer in segment.layers]
     head = Description(segment.start, segment.stop, dtype, storage, shapes).dump()
     rows = storage.rows(dtype)
-    body = [memoryview(head), *_tensors(segment.layers, shapes, rows)]
+    heads = [each for layer in segment.layers for each in layer]
+    keys, values = [each.keys for each in heads], [each.values for each in heads]
+    positions = [
+        as_bytes(each.positions)
+        for layer, shape in zip(segment.layers, shapes, strict=True)
+        for each in layer
+        if shape.first < 0
+    ]
+    body = chain([memoryview(head)], rows.write(keys, keys=True), rows.write(values, keys=False), positions)
     return pack_chunks(body, fingerprint, chunk_bytes, planes=rows.width if storage.compress else 0)
 
 
@@ -66,15 +75,15 @@ def read_segment(chunks: Iterable[Chunk], fingerprint: str, allocate: Allocate) 
     """
     reader = ChunkReader(chunks, fingerprint)
     described, length = read_description(reader.read)
-    rows = described.storage.rows(described.dtype)
-    if length + sum(shape.stored(rows) for shape in described.shapes) != reader.total:
+    if length + described.body_bytes != reader.total:
         raise CodecError("the sizes in the description do not add up")
     layers = allocate(described.shapes, described.start, described.stop)
-    for shape, layer in zip(described.shapes, layers, strict=True):
-        heads = list(layer)
-        rows.read(reader.read_into, [head.keys for head in heads], keys=True)
-        rows.read(reader.read_into, [head.values for head in heads], keys=False)
-        _read_positions(reader, shape.first, [head.positions for head in heads], described)
+    heads = [list(layer) for layer in layers]
+    rows = described.storage.rows(described.dtype)
+    rows.read(reader.read_into, [each.keys for layer in heads for each in layer], keys=True)
+    rows.read(reader.read_into, [each.values for layer in heads for each in layer], keys=False)
+    for shape, layer in zip(described.shapes, heads, strict=True):
+        _read_positions(reader, shape.first, [each.positions for each in layer], described)
     reader.finish()
     return Segment(described.start, described.stop, layers)
 
@@ -87,15 +96,6 @@ def _first(layer: LayerEntries) -> int:
     first = int(positions[0][0]) if count else 0
     run = torch.arange(first, first + count, dtype=torch.int32)
     return first if all(torch.equal(head, run) for head in positions) else -1
-
-
-def _tensors(layers: Sequence[LayerEntries], shapes: Sequence[Shape], rows: Plain | Quantized) -> Iterator[memoryview]:
-    for layer, shape in zip(layers, shapes, strict=True):
-        heads = list(layer)
-        yield from rows.write([head.keys for head in heads], keys=True)
-        yield from rows.write([head.values for head in heads], keys=False)
-        if shape.first < 0:
-            yield from (as_bytes(head.positions) for head in heads)
 
 
 def _read_positions(reader: ChunkReader, first: int, heads: Sequence[Tensor], described: Description) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from kv_compression.cache import LayerEntries
 from kv_compression.errors import CodecError
-from kv_compression.storage import Plain, Quantized, Storage
+from kv_compression.storage import Storage
 
 _LENGTH = struct.Struct("<I")
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -44,12 +44,6 @@ class Shape:
         positions = torch.empty((), dtype=torch.int32).expand(rows)
         return LayerEntries(keys, values, positions, (0,) * len(self.counts), self.counts)
 
-    def stored(self, rows: Plain | Quantized) -> int:
-        """Bytes in the body: keys, values, and the positions if they are stored."""
-        keys = rows.nbytes(self.counts, self.head_dim, keys=True)
-        values = rows.nbytes(self.counts, self.value_dim, keys=False)
-        return keys + values + (4 * sum(self.counts) if self.first < 0 else 0)
-
 
 @dataclass(frozen=True)
 class Description:
@@ -60,6 +54,15 @@ class Description:
     dtype: torch.dtype
     storage: Storage
     shapes: Sequence[Shape]
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of all keys, values and positions that are stored."""
+        rows = self.storage.rows(self.dtype)
+        keys = [(count, shape.head_dim) for shape in self.shapes for count in shape.counts]
+        values = [(count, shape.value_dim) for shape in self.shapes for count in shape.counts]
+        positions = sum(sum(shape.counts) for shape in self.shapes if shape.first < 0)
+        return rows.nbytes(keys, keys=True) + rows.nbytes(values, keys=False) + 4 * positions
 
     def dump(self) -> bytes:
         """As the body begins. ValueError for a type that cannot be stored."""

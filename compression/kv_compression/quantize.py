@@ -19,6 +19,7 @@ from torch import Tensor
 from kv_compression.scratch import Scratch
 
 _TINY = 2.0**-120  # the least step: its inverse is a number, too
+_FINEST = 2.0**-18  # the least step beside the zero point: finer ones would drown in the rounding of float32
 _FLOAT8_MAX = 448
 
 
@@ -52,6 +53,13 @@ class Grouping:
         """The dimension of what `split` gives that runs over a group; `per_unit` is the other one."""
         return 1 if self.per_channel else 2
 
+    def shift(self, numbers: Tensor, factor: Tensor, start: Tensor, target: Tensor) -> None:
+        """Write numbers * factor + start over `target`: all as `split` gives them, factor and start one for a group."""
+        if self.per_channel:
+            torch.addcmul(start, numbers, factor, out=target)
+        else:  # where numbers along a row share their factor, two simple passes are faster
+            torch.mul(numbers, factor, out=target).add_(start)
+
     def _channels(self, dim: int) -> int:
         return self.size if dim % self.size == 0 else dim
 
@@ -74,11 +82,12 @@ class Integers:
         numbers = grouping.split(rows)
         low, high = _limits(numbers, grouping.along, largest)
         zero = _floor(low)
-        scale = _ceil(high.sub_(zero).mul_(1 / (2**self.bits - 1)))
+        scale = torch.maximum(high.sub_(zero).mul_(1 / (2**self.bits - 1)), zero.abs().mul_(_FINEST))
+        factor = _ceil(scale).reciprocal()
         steps = scratch.take("steps", rows.shape, torch.float32)
-        torch.sub(numbers, zero, out=grouping.split(steps)).mul_(scale.reciprocal())
+        grouping.shift(numbers, factor, (zero * factor).neg_().add_(0.5), grouping.split(steps))
         stats = [stat.bfloat16().squeeze(grouping.along) for stat in (scale, zero)]
-        return stats, self._pack(steps.add_(0.5), scratch)
+        return stats, self._pack(steps, scratch)
 
     @torch.inference_mode()
     def decode(
@@ -92,18 +101,19 @@ class Integers:
             target[0::2].copy_(torch.bitwise_and(codes, 15, out=nibbles))
             target[1::2].copy_(torch.bitwise_right_shift(codes, 4, out=nibbles)[: len(target) // 2])
         scale, zero = (stat.float().unsqueeze(grouping.along) for stat in stats)
-        grouping.split(target).mul_(scale).add_(zero)
+        numbers = grouping.split(target)
+        grouping.shift(numbers, scale, zero, numbers)
 
     def _pack(self, steps: Tensor, scratch: Scratch) -> Tensor:
-        """Bytes of positive numbers, their fractions cut off; by way of 16 bits, which is many times faster."""
-        count, dim = steps.shape
-        short = scratch.take("codes", (count + count % 2, dim), torch.int16)
-        short[:count].copy_(steps)
+        """Bytes of positive numbers, their fractions cut off; by other types, since torch is slow from float to uint8."""
         if self.bits == 8:
-            return short[:count].to(torch.uint8)
-        if count % 2:
-            short[count:] = 0
-        return short[0::2].add_(short[1::2], alpha=16).to(torch.uint8)
+            return scratch.take("codes", steps.shape, torch.int16).copy_(steps).to(torch.uint8)
+        count, dim = steps.shape
+        codes = scratch.take("codes", (count + count % 2, dim), torch.int8)
+        codes[:count].copy_(steps)
+        codes[count:] = 0
+        codes = codes.view(torch.uint8)
+        return torch.add(codes[0::2], codes[1::2], alpha=16)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,18 @@
-"""How the keys or the values of a layer lie in a body of bytes, in each of the formats.
+"""How the keys or the values of many heads lie in a body of bytes, in each of the formats.
 
 - raw: the entries of head after head, as they are in memory
 - bfloat16: the same in 16 bits
-- fp8, int8, int4 (`quantize.py`): the scales of all heads, their zero points if they have any, then the codes
+- fp8, int8, int4 (`quantize.py`): block after block of entries, each the scales, the zero points if there are any, and
+  the codes. A block has as many whole groups of entries as fit into BLOCK numbers; heads follow one another in it
 
 The groups of keys begin anew with every head, and the last one is smaller. Two codes of 4 bits in a byte are of
-neighbouring entries: of one head for keys, of the whole layer for values.
+neighbouring entries: of one head for keys, of the block for values.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -22,8 +25,9 @@ from kv_compression.scratch import Scratch
 QUANTIZERS: dict[str, Quantizer] = {"fp8": Floats8(), "int8": Integers(8), "int4": Integers(4)}
 FORMATS = ("raw", "bfloat16", *QUANTIZERS)
 MAX_GROUP = 4096
-_BLOCK = 2**19  # numbers that are worked on at once
+BLOCK = 2**20  # numbers that are worked on at once: few enough for the processor's cache, and part of the format
 
+Size = tuple[int, int]  # entries and channels of a head
 ReadInto = Callable[[memoryview], None]
 
 
@@ -61,9 +65,9 @@ class Plain:
         self._in_place = stored == dtype
         self._scratch = Scratch()
 
-    def nbytes(self, counts: Sequence[int], dim: int, *, keys: bool) -> int:
-        """Bytes of heads with so many entries."""
-        return sum(counts) * dim * self.width
+    def nbytes(self, sizes: Sequence[Size], *, keys: bool) -> int:
+        """Bytes of heads with so many entries and channels."""
+        return sum(count * dim for count, dim in sizes) * self.width
 
     def write(self, heads: Sequence[Tensor], *, keys: bool) -> Iterator[memoryview]:
         """The bytes of heads [entries, dim]."""
@@ -83,7 +87,7 @@ class Plain:
 
 
 class Quantized:
-    """Numbers in groups, worked on block by block: how the blocks are cut changes nothing in the bytes."""
+    """Numbers in groups. Heads of one width are worked on together, in blocks, whatever layers they are of."""
 
     width = 1
 
@@ -93,54 +97,52 @@ class Quantized:
         self._largest = torch.finfo(dtype).max
         self._scratch = Scratch()
 
-    def nbytes(self, counts: Sequence[int], dim: int, *, keys: bool) -> int:
-        """Bytes of heads with so many entries."""
-        grouping = self._grouping(counts, keys)
-        per_head = counts if keys else [sum(counts)]
-        groups = sum(-(-count // grouping.unit) for count in per_head) * grouping.per_unit(dim)
-        return groups * self._quantizer.stats * 2 + sum(map(self._quantizer.code_rows, per_head)) * dim
+    def nbytes(self, sizes: Sequence[Size], *, keys: bool) -> int:
+        """Bytes of heads with so many entries and channels."""
+        total = 0
+        for dim, run in groupby(sizes, key=itemgetter(1)):
+            counts = [count for count, _ in run]
+            grouping = self._grouping(counts, keys)
+            per_head = counts if keys else [sum(counts)]
+            groups = sum(-(-count // grouping.unit) for count in per_head) * grouping.per_unit(dim)
+            total += groups * self._quantizer.stats * 2 + sum(map(self._quantizer.code_rows, per_head)) * dim
+        return total
 
     def write(self, heads: Sequence[Tensor], *, keys: bool) -> Iterator[memoryview]:
         """The bytes of heads [entries, dim]. ValueError for numbers that cannot be quantized."""
-        stats: list[list[Tensor]] = [[] for _ in range(self._quantizer.stats)]
-        pieces: list[Tensor] = []
-        grouping = self._grouping([len(head) for head in heads], keys)
-        for block in self._blocks(heads, grouping):
-            rows = block.gather(heads, self._scratch)
-            of_block, codes = self._quantizer.encode(rows, self._largest, grouping, self._scratch)
-            for held, new in zip(stats, of_block, strict=True):
-                held.append(new)
-            pieces += self._pieces(block, codes, keys)
-        yield from map(as_bytes, (tensor for tensors in [*stats, pieces] for tensor in tensors))
+        for of_width, grouping, block in self._blocks(heads, keys):
+            rows = block.gather(of_width, self._scratch)
+            stats, codes = self._quantizer.encode(rows, self._largest, grouping, self._scratch)
+            yield from map(as_bytes, [*stats, *self._pieces(block, codes, keys)])
 
     def read(self, read_into: ReadInto, heads: Sequence[Tensor], *, keys: bool) -> None:
-        """Fill heads [entries, dim] with the bytes that `read_into` gives. Needs memory for scales and a block."""
-        counts, dim = [len(head) for head in heads], heads[0].shape[1]
-        grouping = self._grouping(counts, keys)
-        units = sum(-(-count // grouping.unit) for count in counts)
-        stats = [torch.empty(units, grouping.per_unit(dim), dtype=torch.bfloat16) for _ in range(self._quantizer.stats)]
-        for stat in stats:
-            read_into(as_bytes(stat))
-        first = 0
-        for block in self._blocks(heads, grouping):
-            last = first + block.rows // grouping.unit
+        """Fill heads [entries, dim] with the bytes that `read_into` gives. Needs memory for a block or two."""
+        for of_width, grouping, block in self._blocks(heads, keys):
+            dim, units = of_width[0].shape[1], block.rows // grouping.unit
+            names = ("scale", "zero")[: self._quantizer.stats]
+            stats = [self._scratch.take(name, (units, grouping.per_unit(dim)), torch.bfloat16) for name in names]
             codes = self._scratch.take("stored", (self._quantizer.code_rows(block.rows), dim), torch.uint8)
-            for piece in self._pieces(block, codes, keys):
-                read_into(as_bytes(piece))
-            rows = block.direct(heads)
+            for part in [*stats, *self._pieces(block, codes, keys)]:
+                read_into(as_bytes(part))
+            rows = block.direct(of_width)
             target = rows if rows is not None else self._scratch.take("rows", (block.rows, dim), torch.float32)
-            self._quantizer.decode([stat[first:last] for stat in stats], codes, target, grouping, self._scratch)
+            self._quantizer.decode(stats, codes, target, grouping, self._scratch)
             if rows is None:
-                block.scatter(target, heads)
-            first = last
+                block.scatter(target, of_width)
 
     def _grouping(self, counts: Sequence[int], keys: bool) -> Grouping:
         """Groups of keys are no larger than the longest head, so that there is little padding."""
         longest = max(counts)
         return Grouping(min(self._group, max(longest + longest % 2, 2)) if keys else self._group, keys)
 
-    def _blocks(self, heads: Sequence[Tensor], grouping: Grouping) -> Iterator[Block]:
-        return blocks([len(head) for head in heads], grouping.unit, _block_rows(heads[0].shape[1], grouping.size))
+    def _blocks(self, heads: Sequence[Tensor], keys: bool) -> Iterator[tuple[list[Tensor], Grouping, Block]]:
+        """Every block with the heads that its spans are of."""
+        for dim, run in groupby(heads, key=lambda head: head.shape[1]):
+            of_width = list(run)
+            counts = [len(head) for head in of_width]
+            grouping = self._grouping(counts, keys)
+            for block in blocks(counts, grouping.unit, _block_rows(dim, grouping.size)):
+                yield of_width, grouping, block
 
     def _pieces(self, block: Block, codes: Tensor, keys: bool) -> list[Tensor]:
         """What is stored of the codes of a block: not those of padding, which values have none of."""
@@ -157,4 +159,4 @@ def as_bytes(tensor: Tensor) -> memoryview:
 
 
 def _block_rows(dim: int, unit: int) -> int:
-    return max(_BLOCK // (dim * unit), 1) * unit
+    return max(BLOCK // (dim * unit), 1) * unit
