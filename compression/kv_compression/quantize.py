@@ -105,7 +105,7 @@ class Integers:
         grouping.shift(numbers, scale, zero, numbers)
 
     def _pack(self, steps: Tensor, scratch: Scratch) -> Tensor:
-        """Bytes of positive numbers, their fractions cut off; by other types, since torch is slow from float to uint8."""
+        """Bytes of positive numbers, their fractions cut off; by another type, since torch is slow in making these."""
         if self.bits == 8:
             return scratch.take("codes", steps.shape, torch.int16).copy_(steps).to(torch.uint8)
         count, dim = steps.shape
