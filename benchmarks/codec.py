@@ -64,8 +64,9 @@ def segments(runner: Runner, text: Path, tokens: int, budget: int) -> dict[str, 
     """All entries after the text, and those that are chosen of them."""
     cache = runner.cache()
     token_ids = runner.opening(text.read_text(encoding="utf-8"))[:tokens]
-    run = runner.prefill(cache, token_ids, window=32)
-    chosen = cache.select(SnapKV(budget, allocation=list(runner.allocations().values())[-1]), run.observation)
+    policy = SnapKV(budget, allocation=runner.allocations(["profile"])["profile"])
+    run = runner.prefill(cache, token_ids, [policy])
+    chosen = cache.select(policy, run.observation)
     return {f"{len(token_ids)} tokens": cache.segment(0), f"{budget} kept of them": chosen.segment(0)}
 
 
