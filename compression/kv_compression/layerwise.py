@@ -22,8 +22,9 @@ class LayerwisePrefill:
     """`Prefill` and `select` in one: the same entries and logits, chosen layer by layer.
 
     model: attached. policy: one whose allocation needs no other layer's scores. start: a cache that came before, full
-    or compressed; it is not changed. room: for so many more tokens. A step is one chunk of one layer, so that a caller
-    can stop or do other work in between; one that raised cannot be repeated.
+    or compressed; it is not changed. room: for so many more tokens. observer: that of the prefill before, as for
+    `Prefill`. A step is one chunk of one layer, so that a caller can stop or do other work in between; one that raised
+    cannot be repeated.
 
     Raises ValueError for a policy that compares scores of different layers, and UnsupportedModelError for a model whose
     layers cannot be run one at a time.
@@ -38,6 +39,7 @@ class LayerwisePrefill:
         start: KVCache | None = None,
         chunk: int = 256,
         room: int = 0,
+        observer: Observer | None = None,
     ) -> None:
         if not token_ids:
             raise ValueError("there is no token to prefill")
@@ -55,7 +57,7 @@ class LayerwisePrefill:
         self._calls: list[list[LayerCall]] = []
         self._done = 0
         self._logits: Tensor | None = None
-        self.observer = Observer(model, max(policy.window, 1), policy.observe)
+        self.observer = Observer(model, max(policy.window, 1), policy.observe) if observer is None else observer
 
     def step(self) -> bool:
         """Run one chunk through one layer; True when nothing is left. RuntimeError when that was so before."""
@@ -115,7 +117,7 @@ class LayerwisePrefill:
 
     def _run(self, layer: int, part: int) -> None:
         new = self._parts[part] if layer == 0 else []  # every token is observed in all layers and counted once
-        with self.observer.watching(new):
+        with self.observer.watching(new, self._cache.length):
             hidden = self._layers.run(layer, self._hidden[part], self._calls[part][layer], self._cache)
         self._hidden[part] = hidden
 

@@ -66,7 +66,7 @@ class LayerObservation:
     the projection of the heads' outputs [hidden, query_heads, value_dim], None where it was not found. importance
     [kv_heads, entries]: of a reconstruction, what the repeated text looked at. statistics: of all queries of the
     prefill. sums [kv_heads, positions]: the attention that every position was given. These three are None where nobody
-    asked for them. token_ids [positions]: what was observed, on the CPU; -1 at the positions before it.
+    asked for them. token_ids [positions]: what was observed, on the CPU; -1 where nothing was.
     """
 
     queries: Tensor

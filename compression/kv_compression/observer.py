@@ -22,25 +22,25 @@ class Observer:
         self._queries = QueryRecorder(window)
         self._statistics = StatisticsRecorder(rotation_of(model)) if "statistics" in observe else None
         self._sums = SumRecorder() if "sums" in observe else None
-        self._token_ids: list[int] = []
+        self._token_ids: list[int] = []  # by position, -1 where nothing was watched
+        self._tokens = 0
 
     @contextmanager
-    def watching(self, token_ids: Sequence[int]) -> Iterator[None]:
-        """For a forward of these tokens."""
+    def watching(self, token_ids: Sequence[int], position: int) -> Iterator[None]:
+        """For a forward of these tokens from `position` on."""
         recorders = [recorder for recorder in (self._queries, self._statistics, self._sums) if recorder is not None]
         with recording(recorders):
             yield
-        self._token_ids += token_ids
+        self._token_ids += [-1] * (position - len(self._token_ids)) + list(token_ids)
+        self._tokens += len(token_ids)
 
     def observation(self, length: int) -> Observation:
         """Of all that was watched, which ended at the true length `length`."""
         statistics = {} if self._statistics is None else self._statistics.layers
         sums = {} if self._sums is None else self._sums.layers
-        tokens = len(self._token_ids)
-        ids = torch.full((length,), -1)
-        ids[length - tokens :] = torch.tensor(self._token_ids)
+        ids = torch.tensor(self._token_ids)
         layers = {
             layer: replace(seen, statistics=statistics.get(layer), sums=sums.get(layer), token_ids=ids)
             for layer, seen in self._queries.layers.items()
         }
-        return Observation(layers, self._queries.window, tokens, length)
+        return Observation(layers, self._queries.window, self._tokens, length)

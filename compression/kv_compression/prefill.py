@@ -15,7 +15,8 @@ class Prefill:
     """Appends `token_ids` to `cache`, a chunk a step, so that a caller can stop or do other work in between.
 
     The result does not depend on `chunk`: the observation reaches over the borders of chunks. `window` and `observe`
-    are those of the policy that is to choose.
+    are those of the policy that is to choose. With the `observer` of the prefill before, what follows in the same cache
+    is observed as one with it, in place of them.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class Prefill:
         chunk: int = 512,
         window: int = 32,
         observe: Collection[Observed] = (),
+        observer: Observer | None = None,
     ) -> None:
         if not token_ids:
             raise ValueError("there is no token to prefill")
@@ -38,14 +40,14 @@ class Prefill:
         self._chunk = chunk
         self._length = cache.length
         self._logits: Tensor | None = None
-        self.observer = Observer(model, window, observe)
+        self.observer = Observer(model, window, observe) if observer is None else observer
 
     def step(self) -> bool:
         """Run one chunk; True when nothing is left. RuntimeError when that was so before."""
         if not self._pending:
             raise RuntimeError("the prefill is finished")
         chunk, self._pending = self._pending[: self._chunk], self._pending[self._chunk :]
-        with self.observer.watching(chunk):
+        with self.observer.watching(chunk, self._cache.length):
             self._logits = forward(self._model, self._cache, chunk)[0]
         self._length = self._cache.length
         return not self._pending
@@ -73,5 +75,5 @@ def decode_step(model: PreTrainedModel, cache: KVCache, token_id: int, observer:
     """
     if observer is None:
         return forward(model, cache, [token_id])[0]
-    with observer.watching([token_id]):
+    with observer.watching([token_id], cache.length):
         return forward(model, cache, [token_id])[0]

@@ -24,6 +24,7 @@ from kv_compression import (
     Knorm,
     KVCache,
     LayerEntries,
+    Observer,
     Policy,
     Prefill,
     Profile,
@@ -129,17 +130,20 @@ def masked() -> Iterator[Masked]:
 
 @dataclass
 class Session:
-    """Runs tokens on a cache, and remembers them with the logits after each piece."""
+    """Runs tokens on a cache, and remembers them with the logits after each piece. One observer sees all of them."""
 
     model: PreTrainedModel
     cache: KVCache
+    observer: Observer | None = None
     tokens: list[int] = field(default_factory=list)
     logits: dict[int, Tensor] = field(default_factory=dict)
 
     def prefill(self, tokens: Sequence[int], chunk: int) -> Prefill:
-        run = Prefill(self.model, self.cache, tokens, chunk=chunk, window=6, observe=("statistics", "sums"))
+        observed = {"window": 6, "observe": ("statistics", "sums"), "observer": self.observer}
+        run = Prefill(self.model, self.cache, tokens, chunk=chunk, **observed)
         while not run.step():
             pass
+        self.observer = run.observer
         self.tokens += tokens
         self.logits[len(self.tokens) - 1] = run.logits
         return run
@@ -147,7 +151,7 @@ class Session:
     def decode(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self.tokens.append(token)
-            self.logits[len(self.tokens) - 1] = decode_step(self.model, self.cache, token)
+            self.logits[len(self.tokens) - 1] = decode_step(self.model, self.cache, token, self.observer)
 
     def difference(self) -> float:
         """From one pass over all tokens with the written-out attention, at the most different place."""

@@ -1,181 +1,267 @@
-"""Policies that look at attention, queries or projections, against formulas from transformers' own tensors."""
+"""Policies that need more than the window, against their papers' formulas written out from transformers' own numbers.
 
-from collections.abc import Callable
+Attention weights, queries before RoPE, keys and values come from passes of transformers' eager attention on its own
+cache, or from an attention written out here; nothing of the library's recorders.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from torch.nn.functional import pad
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from kv_compression import (
     H2O,
     CriticalKV,
     ExpectedAttention,
     FastGen,
+    Full,
     HeadAdaptive,
+    Knorm,
     KVCache,
-    Policy,
+    KVzip,
+    LayerEntries,
+    LayerObservation,
     Prefill,
     SnapKV,
+    Uniform,
     attach,
     decode_step,
+    reconstruct,
 )
 
-TEXT = torch.randint(3, 96, (60,), generator=torch.Generator().manual_seed(0)).tolist()
-LAYER, GROUP, DIM = 1, 2, 8
+KV_HEADS, GROUP, DIM, TOKENS = 2, 2, 8, 60
 
 
-def _chosen(model: PreTrainedModel, policy: Policy, chunk: int = 60) -> list[list[int]]:
-    """Of every KV head of the middle layer the positions kept."""
-    cache, run = _read(model, policy, chunk)
-    entries = cache.select(policy, run.observation).layers[LAYER].buffer.entries
-    assert entries is not None
-    return [head.positions.tolist() for head in entries]
+def _tokens(count: int, seed: int = 0) -> list[int]:
+    return torch.randint(3, 96, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def _read(model: PreTrainedModel, policy: Policy, chunk: int = 60) -> tuple[KVCache, Prefill]:
-    cache = KVCache(model.config, device="cpu", dtype=torch.float32)
-    run = Prefill(model, cache, TEXT, chunk=chunk, window=max(policy.window, 1), observe=policy.observe)
+@dataclass
+class Eager:
+    """What transformers computes: for every layer weights, queries before RoPE, keys and values [heads, tokens, …]."""
+
+    weights: list[Tensor]
+    queries: list[Tensor]
+    keys: list[Tensor]
+    values: list[Tensor]
+
+
+@torch.no_grad()
+def _eager(model: PreTrainedModel, token_ids: list[int]) -> Eager:
+    model.set_attn_implementation("eager")
+    queries: list[Tensor] = []
+    hooks = [_on_queries(layer, queries) for layer in model.model.layers]
+    found = model(torch.tensor([token_ids]), output_attentions=True, cache=(cache := DynamicCache(config=model.config)))
+    for hook in hooks:
+        hook.remove()
+    layers = cache.layers
+    keys, values = [layer.keys[0] for layer in layers], [layer.values[0] for layer in layers]
+    return Eager([weights[0] for weights in found.attentions], queries, keys, values)
+
+
+def _on_queries(layer: torch.nn.Module, found: list[Tensor]) -> torch.utils.hooks.RemovableHandle:
+    def keep(module: torch.nn.Module, arguments: object, output: Tensor) -> None:
+        found.append(output[0].view(-1, KV_HEADS * GROUP, DIM).transpose(0, 1))
+
+    return layer.self_attn.q_proj.register_forward_hook(keep)
+
+
+def _prefill(
+    model: PreTrainedModel, cache: KVCache, token_ids: Sequence[int], chunk: int, **options: object
+) -> Prefill:
+    attach(model)
+    run = Prefill(model, cache, token_ids, chunk=chunk, **options)  # type: ignore[arg-type]
     while not run.step():
         pass
-    return cache, run
+    return run
 
 
-def _weights(model: PreTrainedModel, token_ids: list[int]) -> Tensor:
-    """What transformers itself gives: [query_heads, tokens, tokens] of the middle layer."""
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        weights: Tensor = model(torch.tensor([token_ids]), output_attentions=True).attentions[LAYER][0]
-    attach(model)
-    return weights
+def _cache(model: PreTrainedModel) -> KVCache:
+    return KVCache(model.config, device="cpu", dtype=torch.float32)
 
 
-@pytest.mark.parametrize("chunk", [7, 60])
-def test_h2o_keeps_heavy_hitters_and_the_latest(chunk: int, tiny_model: Callable[..., PreTrainedModel]) -> None:
-    model = tiny_model("llama")
-    sums = _weights(model, TEXT).sum(dim=1).view(-1, GROUP, 60).sum(dim=1)
-    for head, kept in enumerate(_chosen(model, H2O(20), chunk)):
-        assert kept == sorted([*sums[head, :50].topk(10).indices.tolist(), *range(50, 60)])
-
-
-def test_h2o_goes_on_while_decoding(tiny_model: Callable[..., PreTrainedModel]) -> None:
-    """One eviction, some tokens, another: with the sums that the attention to what was left gives, written out."""
-    model, policy, answer = tiny_model("llama"), H2O(20), [7, 9, 40, 8]
-    attach(model)
-    cache, run = _read(model, policy)
-    cache = cache.select(policy, run.observation)
-    entries = cache.layers[LAYER].buffer.entries
-    sums = run.observation.of(LAYER).sums
+def _entries(cache: KVCache, layer: int) -> LayerEntries:
+    entries = cache.layers[layer].buffer.entries
     assert entries is not None
-    assert sums is not None
-    expected, kept = sums[:, :64].clone(), [head.positions.tolist() for head in entries]
+    return entries
+
+
+def _mean_turn(model: PreTrainedModel, start: int, count: int) -> Tensor:
+    """[dim, dim], for columns: every unit vector turned to all positions by transformers' own code."""
+    units = torch.eye(DIM)[:, None].expand(-1, count, -1)[None]  # [1, heads, positions, dim]
+    cos, sin = model.model.rotary_emb(units, torch.arange(start, start + count)[None])
+    return apply_rotary_pos_emb(units, units, cos, sin)[0][0].mean(dim=1).T
+
+
+def _expected_attention(
+    model: PreTrainedModel, queries: Tensor, end: int, head: int, keys: Tensor, values: Tensor
+) -> Tensor:
+    """Scores of the entries behind the sinks, of one KV head; queries before RoPE [query_heads, tokens, dim]."""
+    turn = _mean_turn(model, end, 512)
+    scores = torch.zeros(len(keys) - 4)
+    for of_query_head in queries[head * GROUP : (head + 1) * GROUP]:
+        mean, covariance = turn @ of_query_head.mean(dim=0), turn @ of_query_head.T.cov(correction=0) @ turn.T
+        exponents = [key @ mean / DIM**0.5 + key @ covariance @ key / DIM / 2 for key in keys[4:]]
+        scores += torch.stack(exponents).softmax(dim=0) / GROUP
+    return scores * values[4:].norm(dim=-1)
+
+
+def test_expected_attention_is_the_papers_formula(tiny_model: Callable[..., PreTrainedModel]) -> None:
+    model, token_ids = tiny_model(), _tokens(TOKENS)
+    eager = _eager(model, token_ids)
+    run = _prefill(model, cache := _cache(model), token_ids, 7, observe=ExpectedAttention.observe)
+    for layer in range(3):
+        scores = ExpectedAttention(20).score(_entries(cache, layer), run.observation.of(layer))
+        for head, found in enumerate(scores):
+            states = eager.keys[layer][head], eager.values[layer][head]
+            expected = _expected_attention(model, eager.queries[layer][:, 4:], TOKENS, head, *states)
+            torch.testing.assert_close(found[4:], expected, atol=1e-5, rtol=1e-3)
+    chosen = cache.select(ExpectedAttention(20), run.observation)
+    assert _entries(chosen, 1).counts == (20, 20)
+    assert all(head.positions[:4].tolist() == [0, 1, 2, 3] for head in _entries(chosen, 1))
+
+
+def test_expected_attention_of_a_follow_up_on_what_was_kept(tiny_model: Callable[..., PreTrainedModel]) -> None:
+    model, policy = tiny_model(), ExpectedAttention(20, allocation=HeadAdaptive())
+    run = _prefill(model, cache := _cache(model), _tokens(TOKENS), 16, observe=policy.observe)
+    kept = cache.select(policy, run.observation)
     queries: list[Tensor] = []
-    for token in answer:
-        decode_step(model, cache, token, run.observer)
-        queries.append(run.observer.observation(cache.length).of(LAYER).queries[:, -1])
-    entries = cache.layers[LAYER].buffer.entries
-    assert entries is not None
-    for head, held in enumerate(entries):
-        for step, query in enumerate(queries):
-            seen = len(kept[head]) + step + 1
-            for one in query.view(-1, GROUP, DIM)[head]:
-                weights = (held.keys[:seen] @ one * DIM**-0.5).softmax(0)
-                expected[head, held.positions[:seen].long()] += weights
-    again = cache.select(policy, run.observer.observation(cache.length)).layers[LAYER].buffer.entries
-    assert again is not None
-    for head, (held, left) in enumerate(zip(entries, again, strict=True)):
-        old = held.positions[:-10].long()
-        best = old[expected[head, old].topk(10).indices].tolist()
-        assert left.positions.tolist() == sorted([*best, *held.positions[-10:].tolist()])
-
-
-def test_expected_attention_is_the_papers(tiny_model: Callable[..., PreTrainedModel]) -> None:
-    """With the mean and covariance of q_proj's output, and rotations written out as complex numbers."""
-    model = tiny_model("llama")
-    states: list[Tensor] = []
-    hook = model.model.layers[LAYER].self_attn.q_proj.register_forward_hook(lambda *call: states.append(call[2][0]))
-    with torch.no_grad():
-        cached = model(torch.tensor([TEXT]), use_cache=True)
+    later = Prefill(model, kept, _tokens(15, 1), observe=policy.observe)
+    hook = _on_queries(model.model.layers[2], queries)
+    assert later.step()
     hook.remove()
-    layer = (cached.get("cache") or cached.past_key_values).layers[LAYER]
-    queries = states[0][4:].view(56, 4, DIM).transpose(0, 1)
-    angles = torch.arange(60, 60 + 512)[:, None] * model.model.rotary_emb.inv_freq
-    mean_turn = torch.polar(torch.ones_like(angles), angles).mean(dim=0)
-    turn = torch.zeros(DIM, DIM)
-    for pair, value in enumerate(mean_turn):
-        turn[pair, pair] = turn[pair + 4, pair + 4] = value.real
-        turn[pair, pair + 4], turn[pair + 4, pair] = -value.imag, value.imag
-    scores = torch.zeros(2, 60)
-    for query_head, of_head in enumerate(queries):
-        keys, values = layer.keys[0, query_head // GROUP], layer.values[0, query_head // GROUP]
-        mean, covariance = turn @ of_head.mean(dim=0), turn @ of_head.T.cov(correction=0) @ turn.T
-        logits = keys @ mean / DIM**0.5 + torch.stack([key @ covariance @ key for key in keys]) / DIM / 2
-        scores[query_head // GROUP] += logits.softmax(0) / GROUP * values.norm(dim=-1)
-    attach(model)
-    scores[:, :4] = torch.inf
-    expected = [sorted(of_head.topk(20).indices.tolist()) for of_head in scores]
-    assert _chosen(model, ExpectedAttention(20)) == _chosen(model, ExpectedAttention(20), chunk=7) == expected
+    for head, (of_head, found) in enumerate(
+        zip(_entries(kept, 2), policy.score(_entries(kept, 2), later.observation.of(2)), strict=True)
+    ):
+        expected = _expected_attention(model, queries[0], TOKENS + 15, head, of_head.keys, of_head.values)
+        torch.testing.assert_close(found[4:], expected, atol=1e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("allocation", [HeadAdaptive("model", floor=0.1), None])
-def test_criticalkv_looks_twice(allocation: HeadAdaptive | None, tiny_model: Callable[..., PreTrainedModel]) -> None:
-    model = tiny_model("llama")
-    attach(model)
-    scorer = SnapKV(20, window=6, kernel=5) if allocation is None else SnapKV(20, 6, 5, allocation=allocation)
-    cache, run = _read(model, scorer)
-    entries = cache.layers[LAYER].buffer.entries
-    assert entries is not None
-    first = _chosen(model, scorer)
-    chosen = _chosen(model, CriticalKV(scorer))
-    weights = model.model.layers[LAYER].self_attn.o_proj.weight.view(-1, 4, DIM)
-    for head, held in enumerate(entries):
-        score = scorer.score(entries, run.observation.of(LAYER))[head]
-        score[-6:] = torch.inf
-        count = len(first[head])
-        best = score.topk(count // 2).indices.tolist()
-        norms = sum((held.values @ weights[:, 2 * head + of].T).abs().sum(-1) / 2 for of in range(GROUP))
-        second = (score + 1e-4) * norms
-        second[[*best, *range(54, 60)]] = torch.inf
-        assert chosen[head] == sorted(second.topk(count).indices.tolist())
+@dataclass
+class WrittenOutH2O:
+    """The paper's algorithm as an attention function on transformers' whole cache, with masks instead of evictions."""
+
+    budget: int
+    sums: dict[int, Tensor] = field(default_factory=dict)  # [kv_heads, tokens]
+    kept: dict[int, Tensor] = field(default_factory=dict)
+
+    def __call__(
+        self, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: object, **options: object
+    ) -> tuple[Tensor, None]:
+        layer, new = module.layer_idx, query.shape[2]
+        kept = pad(self.kept.get(layer, torch.ones(KV_HEADS, 0, dtype=torch.bool)), (0, new), value=True)
+        seen = kept[:, None] & torch.ones(new, key.shape[2], dtype=torch.bool).tril(key.shape[2] - new)
+        logits = query[0] @ key[0].repeat_interleave(GROUP, 0).transpose(1, 2) / DIM**0.5
+        weights = logits.masked_fill(~seen.repeat_interleave(GROUP, 0), -torch.inf).softmax(dim=-1)
+        before = self.sums.get(layer, torch.zeros(KV_HEADS, 0))
+        self.sums[layer] = pad(before, (0, new)) + weights.sum(dim=1).view(KV_HEADS, GROUP, -1).sum(dim=1)
+        self.kept[layer] = torch.stack([self._evict(*pair) for pair in zip(kept, self.sums[layer], strict=True)])
+        return (weights @ value[0].repeat_interleave(GROUP, 0)).transpose(0, 1)[None], None
+
+    def _evict(self, kept: Tensor, sums: Tensor) -> Tensor:
+        held = kept.nonzero()[:, 0].tolist()
+        recent, older = held[-self.budget // 2 :], held[: -self.budget // 2]
+        heavy = sorted(older, key=lambda at: float(sums[at]), reverse=True)[: self.budget // 2]
+        return torch.zeros_like(kept).index_fill(0, torch.tensor(heavy + recent), True)
 
 
-def test_fastgen_takes_the_cheapest_that_recovers_enough(tiny_model: Callable[..., PreTrainedModel]) -> None:
-    model = tiny_model("llama")
-    weights = _weights(model, TEXT)[:, -8:].mean(dim=1).view(-1, GROUP, 60).mean(dim=1)
-    special, punctuation = tuple(TEXT[:2]), tuple(TEXT[20:26])
-    lengths = set()
-    for recovery in (0.0, 0.2, 0.35, 0.5, 0.7, 0.999):
-        policy = FastGen(special, punctuation, recovery, frequent=0.2, local=0.2, window=8)
-        for head, kept in enumerate(_chosen(model, policy)):
-            held = {at for at, token in enumerate(TEXT) if token in special} | {59}
-            steps = [
-                {at for at, token in enumerate(TEXT) if token in punctuation},
-                set(weights[head].topk(12).indices.tolist()),
-                set(range(48, 60)),
-                set(range(60)),
-            ]
-            while float(weights[head, list(held)].sum()) < recovery:
-                held |= steps.pop(0)
-            assert kept == sorted(held)
-            lengths.add(len(kept))
-    assert len(lengths) > 4
+@pytest.mark.parametrize("chunk", [7, TOKENS])
+@torch.no_grad()
+def test_h2o_is_the_papers_algorithm_in_prefill_and_decoding(
+    chunk: int, tiny_model: Callable[..., PreTrainedModel]
+) -> None:
+    model, policy, answer = tiny_model(), H2O(16), _tokens(12, 1)
+    AttentionInterface.register("h2o_written_out", h2o := WrittenOutH2O(16))
+    AttentionMaskInterface.register("h2o_written_out", lambda *args, **kwargs: None)
+    model.set_attn_implementation("h2o_written_out")
+    whole = DynamicCache(config=model.config)
+    model(torch.tensor([_tokens(TOKENS)]), cache=whole)
+    for token in answer:
+        expected = model(torch.tensor([[token]]), cache=whole).logits[0, -1]
+    run = _prefill(model, cache := _cache(model), _tokens(TOKENS), chunk, observe=policy.observe)
+    cache = cache.select(policy, run.observation)
+    for token in answer:
+        logits = decode_step(model, cache, token, run.observer)
+        cache = cache.select(policy, run.observer.observation(cache.length))
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    for layer in range(3):
+        sums = run.observer.observation(cache.length).of(layer).sums
+        assert sums is not None
+        torch.testing.assert_close(sums[:, : cache.length], h2o.sums[layer], atol=1e-4, rtol=1e-4)
+        for head, kept in zip(_entries(cache, layer), h2o.kept[layer], strict=True):
+            assert head.positions.tolist() == kept.nonzero()[:, 0].tolist()
 
 
-def test_observations_that_lack_something_are_refused(tiny_model: Callable[..., PreTrainedModel]) -> None:
-    model = tiny_model("llama")
-    attach(model)
-    cache, run = _read(model, SnapKV(20, 6))
-    for policy in (H2O(20), ExpectedAttention(20)):
-        with pytest.raises(ValueError, match="observe=policy.observe"):
-            cache.select(policy, run.observation)
+@pytest.mark.parametrize("first_stage", [0.0, 0.5, 1.0])
+def test_criticalkv_weighs_by_the_projected_values(
+    first_stage: float, tiny_model: Callable[..., PreTrainedModel]
+) -> None:
+    model, token_ids, scorer = tiny_model(), _tokens(TOKENS), SnapKV(20, 6, 5, allocation=HeadAdaptive())
+    eager = _eager(model, token_ids)
+    run = _prefill(model, cache := _cache(model), token_ids, 60, window=6)
+    chosen = cache.select(CriticalKV(scorer, first_stage), run.observation)
+    by_scores = cache.select(scorer, run.observation)
+    for layer in range(3):
+        projection = model.model.layers[layer].self_attn.o_proj.weight.detach()
+        scores = scorer.score(_entries(cache, layer), run.observation.of(layer))
+        for head, (held, score) in enumerate(zip(_entries(chosen, layer), scores, strict=True)):
+            count = _entries(by_scores, layer).counts[head]
+            norms = torch.zeros(TOKENS)
+            for query_head in range(head * GROUP, (head + 1) * GROUP):
+                of_head = projection[:, query_head * DIM : (query_head + 1) * DIM]
+                norms += torch.stack([(of_head @ value).abs().sum() for value in eager.values[layer][head]]) / GROUP
+            ranked = sorted(range(TOKENS - 6), key=lambda at: float(score[at]), reverse=True)
+            first = ranked[: max(int(count * first_stage) - 6, 0)]
+            rest = sorted(set(ranked) - set(first), key=lambda at: float((score[at] + 1e-4) * norms[at]), reverse=True)
+            expected = first + rest[: count - 6 - len(first)] + list(range(TOKENS - 6, TOKENS))
+            assert held.positions.tolist() == sorted(expected)
+
+
+def test_criticalkv_says_what_it_cannot_do() -> None:
+    torch.manual_seed(0)
+    positions = torch.arange(30, dtype=torch.int32).expand(KV_HEADS, -1)
+    entries = LayerEntries.stack(*torch.randn(2, KV_HEADS, 30, DIM), positions)
+    seen = LayerObservation(torch.randn(4, 6, DIM), DIM**-0.5)
+    with pytest.raises(ValueError, match="output projection"):
+        CriticalKV(SnapKV(10, 6)).choose({0: (entries, seen)})
+    with pytest.raises(ValueError, match="knorm"):
+        CriticalKV(Knorm(10)).choose({0: (entries, replace(seen, output=torch.randn(32, 4, DIM)))})
+    with pytest.raises(ValueError, match="must choose by its scores"):
+        CriticalKV(Full())
+
+
+@pytest.mark.parametrize("policy", [H2O(10), ExpectedAttention(10), FastGen(10)])
+def test_what_was_not_observed_is_asked_for(
+    policy: H2O | ExpectedAttention | FastGen, tiny_model: Callable[..., PreTrainedModel]
+) -> None:
+    model = tiny_model()
+    run = _prefill(model, cache := _cache(model), _tokens(30), 16)
+    with pytest.raises(ValueError, match="observe=policy.observe"):
+        cache.select(policy, run.observation)
+
+
+def test_kvzip_with_the_same_number_for_every_head(tiny_model: Callable[..., PreTrainedModel]) -> None:
+    model = tiny_model()
+    _prefill(model, cache := _cache(model), _tokens(TOKENS), 60)
+    observation = reconstruct(model, cache, _tokens(TOKENS), [5, 6], [7])
+    kept = cache.select(KVzip(20, allocation=Uniform()), observation)
+    for layer in range(3):
+        importance = observation.of(layer).importance
+        assert importance is not None
+        for head, scores in zip(_entries(kept, layer), importance, strict=True):
+            best = sorted(range(4, TOKENS), key=lambda at: float(scores[at]), reverse=True)[:16]
+            assert head.positions.tolist() == sorted([0, 1, 2, 3, *best])
 
 
 def test_entries_before_since_all_stay(tiny_model: Callable[..., PreTrainedModel]) -> None:
     model, policy = tiny_model("llama"), ExpectedAttention(10)
-    attach(model)
-    cache, run = _read(model, policy)
-    kept = cache.select(policy, run.observation, since=30).layers[LAYER].buffer.entries
-    assert kept is not None
+    run = _prefill(model, cache := _cache(model), _tokens(TOKENS), 60, observe=policy.observe)
+    kept = _entries(cache.select(policy, run.observation, since=30), 1)
     assert kept.counts == (40, 40)
     for head in kept:
         assert head.positions[:30].tolist() == list(range(30))

@@ -15,6 +15,7 @@ from kv_compression import (
     HeadAdaptive,
     KVCache,
     LayerwisePrefill,
+    Observer,
     Policy,
     Prefill,
     Profile,
@@ -80,14 +81,19 @@ def test_it_keeps_the_same(name: str, policy_name: str, tiny_model: Callable[...
     attach(model)
     before = dict(model.named_modules())
     expected, kept = _empty(model), None
+    observers: list[Observer | None] = [None, None]  # of what is summed up over the turns, else of each turn
     for turn, count in enumerate((60, 17)):
-        run = Prefill(model, expected, _tokens(count, turn), window=max(policy.window, 1), observe=policy.observe)
+        observed = {"window": max(policy.window, 1), "observe": policy.observe, "observer": observers[0]}
+        run = Prefill(model, expected, _tokens(count, turn), **observed)
         run.step()
         expected = expected.select(policy, run.observation)
-        by_layer = LayerwisePrefill(model, _tokens(count, turn), policy, start=kept, chunk=13 + turn)
+        by_layer = LayerwisePrefill(
+            model, _tokens(count, turn), policy, start=kept, chunk=13 + turn, observer=observers[1]
+        )
         while not by_layer.step():
             pass
         kept = by_layer.cache
+        observers = [run.observer, by_layer.observer] if "sums" in policy.observe else [None, None]
         _same(kept, expected)
         torch.testing.assert_close(by_layer.logits, run.logits, atol=1e-4, rtol=1e-3)
         logits = decode_step(model, kept, 9, by_layer.observer), decode_step(model, expected, 9, run.observer)

@@ -1,15 +1,14 @@
 """CriticalKV: a second look at what another policy would keep, by what the values do to the output."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from kv_compression.allocation import Allocation
 from kv_compression.cache import LayerEntries
-from kv_compression.observation import LayerObservation, Observed
+from kv_compression.observation import LayerObservation
 from kv_compression.policies.base import Policy
 
 EPSILON = 1e-4  # the paper's: entries with a score of 0 are told apart by their values
@@ -29,15 +28,12 @@ class CriticalKV(Policy):
     name: ClassVar[str] = "criticalkv"
     scorer: Policy
     first_stage: float = 0.5
-    budget: int | None = field(init=False)
-    allocation: Allocation = field(init=False)
-    sinks: int = field(init=False)
-    window: int = field(init=False)
-    observe: tuple[Observed, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.first_stage <= 1:
             raise ValueError(f"the fraction of the first stage ({self.first_stage}) must be from 0 to 1")
+        if self.scorer.budget is None or type(self.scorer).choose is not Policy.choose:
+            raise ValueError(f"the scorer ({self.scorer.name}) must choose by its scores and a budget")
         for name in ("budget", "allocation", "sinks", "window", "observe"):
             object.__setattr__(self, name, getattr(self.scorer, name))
 
@@ -52,9 +48,11 @@ class CriticalKV(Policy):
     def best(
         self, entries: LayerEntries, observation: LayerObservation, scores: Sequence[Tensor], counts: Sequence[int]
     ) -> list[Tensor]:
-        """In two stages. ValueError when the model's output projection was not found."""
+        """In two stages. ValueError for a model whose output projection was not found, and for negative scores."""
         if observation.output is None:
             raise ValueError("CriticalKV needs the output projection, which this model has under no known name")
+        if any(bool((score < 0).any()) for score in scores):
+            raise ValueError(f"CriticalKV weighs attention; the scores of {self.scorer.name} are not, and are negative")
         groups = observation.output.chunk(len(counts), dim=1)
         chosen = []
         for head, output, score, count in zip(entries, groups, scores, counts, strict=True):

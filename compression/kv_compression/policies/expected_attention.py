@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kv_compression.allocation import Allocation, Uniform
 from kv_compression.cache import HeadEntries, LayerEntries
@@ -30,18 +31,20 @@ class ExpectedAttention(Policy):
     allocation: Allocation = Uniform()
 
     def score(self, entries: LayerEntries, observation: LayerObservation) -> list[Tensor]:
-        """The expected weight times the length of the value. ValueError for an observation without statistics."""
+        """The expected weight, with the sinks set apart, times the length of the value. A soft cap is left out, as in
+        the paper. ValueError for an observation without statistics."""
         if observation.statistics is None:
             raise ValueError("ExpectedAttention needs statistics: give the prefill observe=policy.observe")
         heads, scale = len(entries.counts), observation.scaling
         mean, covariance = observation.statistics.ahead(self.future)
         groups = zip((mean * scale).chunk(heads), (covariance * scale**2 / 2).chunk(heads), entries, strict=True)
-        return [_expected(*group) for group in groups]
+        return [_expected(*group, self.sinks) for group in groups]
 
 
-def _expected(mean: Tensor, covariance: Tensor, head: HeadEntries) -> Tensor:
-    """[entries], from a group's mean [group, head_dim] and half its covariance [group, head_dim, head_dim], scaled."""
-    keys = head.keys.float()
+def _expected(mean: Tensor, covariance: Tensor, head: HeadEntries, sinks: int) -> Tensor:
+    """[entries], 0 for the sinks. Of a group: mean [group, head_dim] and half its covariance, scaled
+    [group, head_dim, head_dim]."""
+    keys, values = head.keys[sinks:].float(), head.values[sinks:].float()
     logits = mean @ keys.T + torch.einsum("ed,gde->ge", keys, covariance @ keys.T)
-    expected: Tensor = logits.softmax(dim=-1).mean(dim=0) * head.values.float().norm(dim=-1)
-    return expected
+    expected = logits.softmax(dim=-1).mean(dim=0) * values.norm(dim=-1)
+    return pad(expected, (len(head.keys) - len(keys), 0))
