@@ -9,6 +9,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
 
+ArchiveKind = Literal["full", "expected_attention", "keydiff", "knorm", "working"]
+
 
 class Settings(BaseSettings):
     """One frozen object. `docs/settings.md` lists every field, and a test compares the two."""
@@ -42,7 +44,7 @@ class Settings(BaseSettings):
     allocation: Literal["profile", "uniform"] = Field(
         "profile", description="How heads share the budget. `profile`: by the model's head profile, if it has one."
     )
-    archive: Literal["full", "expected_attention", "keydiff", "knorm", "working"] = Field(
+    archive: ArchiveKind = Field(
         "full",
         description="What later turns get: all, what a question-free policy keeps, or what SnapKV kept.",
     )

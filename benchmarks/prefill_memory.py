@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 
 from app.engine.memory import bound_arenas, give_back
+from app.settings import DEFAULT_MODEL
 from evals.kv_runs import Runner, print_table, write_json
-from kv_compression import LayerwisePrefill, Prefill, SnapKV, Uniform
+from kv_compression import LayerwisePrefill, SnapKV, Uniform
 
 WAYS = ("transformers", "chunked", "by layer")
 
@@ -39,7 +40,7 @@ def forget_peak() -> None:
 def measure(way: str, tokens: int, budget: int) -> dict[str, float]:
     """Run one way in this process."""
     bound_arenas()
-    runner = Runner.load("smollm2-135m-instruct")
+    runner = Runner.load(DEFAULT_MODEL)
     model, policy = runner.model, SnapKV(budget, allocation=runner.profile or Uniform())
     torch.manual_seed(0)
     prompt = torch.randint(100, 40_000, (tokens,)).tolist()
@@ -52,9 +53,7 @@ def measure(way: str, tokens: int, budget: int) -> dict[str, float]:
     elif way == "chunked":
         cache = runner.cache()
         cache.reserve(tokens)
-        run = Prefill(model, cache, prompt, window=policy.window)
-        while not run.step():
-            pass
+        run = runner.prefill(cache, prompt, [policy])
         kept = cache.select(policy, run.observation)
     else:
         by_layer = LayerwisePrefill(model, prompt, policy)

@@ -29,6 +29,7 @@ from kv_compression import (
     decode_step,
     reconstruct,
 )
+from kv_compression.adapter import forward
 
 MODEL_HELP = "as SNAPRAG_MODEL: a hub id, a local folder or the default model's name"
 WINDOW = 32
@@ -121,25 +122,13 @@ class Runner:
 
         The tokens of both are added to the cache.
         """
-        logits = self._logits(cache, [*prompt, *answer], len(answer) + 1)
+        logits = forward(self.model, cache, [*prompt, *answer], keep=len(answer) + 1)
         return _mean_loss(logits[:-1], answer)
 
     def answer_nll(self, cache: KVCache, logits: torch.Tensor, answer: Sequence[int]) -> float:
         """The same after a prompt that the cache holds, whose last logits [vocab] are given."""
-        behind = self._logits(cache, answer, len(answer))[:-1]
+        behind = forward(self.model, cache, answer, keep=len(answer))[:-1]
         return _mean_loss(torch.cat([logits[None], behind]), answer)
-
-    @torch.no_grad()
-    def _logits(self, cache: KVCache, token_ids: Sequence[int], last: int) -> torch.Tensor:
-        """Append the tokens; the logits after each of the `last` last ones [last, vocab], float32."""
-        device, start = self.model.device, cache.length
-        positions = torch.arange(start, start + len(token_ids), device=device)[None]
-        input_ids = torch.tensor([list(token_ids)], device=device)
-        output = self.model(
-            input_ids=input_ids, position_ids=positions, cache=cache, use_cache=True, logits_to_keep=last
-        )
-        logits: torch.Tensor = output.logits[0].float()
-        return logits
 
 
 @dataclass(frozen=True)

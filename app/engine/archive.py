@@ -1,15 +1,13 @@
 """The archive: what a turn leaves for later turns, chosen without looking at its question."""
 
 from dataclasses import dataclass
-from typing import Literal
 
+from app.settings import ArchiveKind
 from kv_compression import Allocation, KVCache, Observation, Policy, Segment, join
 from kv_compression.policies import ExpectedAttention, Full, KeyDiff, Knorm
 
 LEAST = 256
 """Positions per KV head that a turn may always leave: short turns stay whole."""
-
-Kind = Literal["full", "expected_attention", "keydiff", "knorm", "working"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +15,7 @@ class Archive:
     """kind: `full`, `working` (what the working cache holds, for the whole sequence), or the policy's name. keep: the
     fraction of a turn's positions that the policy keeps, shared among the heads by `allocation`."""
 
-    kind: Kind
+    kind: ArchiveKind
     keep: float
     allocation: Allocation
 

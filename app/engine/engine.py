@@ -145,14 +145,16 @@ class Engine:
     def _prefill(self, generation: Generation, cache: KVCache, token_ids: Sequence[int]) -> tuple[Prefill, KVCache]:
         """The prefill, at its end, and the working cache."""
         settings = self.settings
-        observe = {*settings.policy.observe, *settings.archive.policy(len(token_ids)).observe}
+        observe = set(settings.policy.observe)
+        if generation.request.keep_archive:
+            observe |= set(settings.archive.policy(len(token_ids)).observe)
         run = Prefill(
             self.loaded.model,
             cache,
             token_ids,
             chunk=settings.prefill_chunk,
             window=settings.window,
-            observe=observe if generation.request.keep_archive else settings.policy.observe,
+            observe=observe,
         )
         while not run.step():
             self._check(generation)

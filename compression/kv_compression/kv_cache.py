@@ -180,10 +180,7 @@ def _choose(
     """`Policy.choose` among the entries from position `since` on; the indices of all that stays."""
     if since == 0:
         return policy.choose(layers)
-    firsts = {
-        layer: [int(torch.searchsorted(head.positions, since)) for head in entries]
-        for layer, (entries, _) in layers.items()
-    }
+    firsts = {layer: _indices(entries, since)[0] for layer, (entries, _) in layers.items()}
     new = {layer: (entries.slice(firsts[layer], entries.counts), seen) for layer, (entries, seen) in layers.items()}
     return {
         layer: [
@@ -197,7 +194,12 @@ def _choose(
 def _between(held: LayerEntries | None, start: int, stop: int) -> LayerEntries:
     if held is None:
         raise SegmentError("the cache is empty")
-    limits = torch.tensor([start, stop], dtype=torch.int32)
-    found = [torch.searchsorted(head.positions, limits.to(head.positions.device)).tolist() for head in held]
-    between = held.slice([first for first, _ in found], [last for _, last in found])
+    between = held.slice(*_indices(held, start, stop))
     return between.to(torch.device("cpu"), held.keys.dtype)
+
+
+def _indices(entries: LayerEntries, *positions: int) -> list[list[int]]:
+    """For each of the positions: of every head the index of its first entry from there on."""
+    limits = torch.tensor(positions, dtype=torch.int32, device=entries.positions.device)
+    found = [torch.searchsorted(head.positions, limits).tolist() for head in entries]
+    return [list(of_heads) for of_heads in zip(*found, strict=True)]

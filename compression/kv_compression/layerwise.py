@@ -16,6 +16,7 @@ from kv_compression.kv_cache import KVCache
 from kv_compression.observation import LayerObservation
 from kv_compression.observer import Observer
 from kv_compression.policies import Policy
+from kv_compression.prefill import in_chunks
 
 
 class LayerwisePrefill:
@@ -41,13 +42,9 @@ class LayerwisePrefill:
         room: int = 0,
         observer: Observer | None = None,
     ) -> None:
-        if not token_ids:
-            raise ValueError("there is no token to prefill")
-        if chunk < 1:
-            raise ValueError(f"chunk ({chunk}) must be at least 1")
         self._layers = separate_layers(model)
         self._tokens = list(token_ids)
-        self._parts = [self._tokens[first : first + chunk] for first in range(0, len(self._tokens), chunk)]
+        self._parts = in_chunks(self._tokens, chunk)
         self._room = room
         self._start = start
         self._before = 0 if start is None else start.length

@@ -23,7 +23,6 @@ class Observer:
         self._statistics = StatisticsRecorder(rotation_of(model)) if "statistics" in observe else None
         self._sums = SumRecorder() if "sums" in observe else None
         self._token_ids: list[int] = []  # by position, -1 where nothing was watched
-        self._tokens = 0
 
     @contextmanager
     def watching(self, token_ids: Sequence[int], position: int) -> Iterator[None]:
@@ -32,7 +31,6 @@ class Observer:
         with recording(recorders):
             yield
         self._token_ids += [-1] * (position - len(self._token_ids)) + list(token_ids)
-        self._tokens += len(token_ids)
 
     def observation(self, length: int) -> Observation:
         """Of all that was watched, which ended at the true length `length`."""
@@ -43,4 +41,4 @@ class Observer:
             layer: replace(seen, statistics=statistics.get(layer), sums=sums.get(layer), token_ids=ids)
             for layer, seen in self._queries.layers.items()
         }
-        return Observation(layers, self._queries.window, self._tokens, length)
+        return Observation(layers, self._queries.window, int((ids >= 0).sum()), length)

@@ -30,14 +30,11 @@ class Prefill:
         observe: Collection[Observed] = (),
         observer: Observer | None = None,
     ) -> None:
-        if not token_ids:
-            raise ValueError("there is no token to prefill")
-        if chunk < 1 or window < 1:
-            raise ValueError(f"chunk ({chunk}) and window ({window}) must be at least 1")
+        if window < 1:
+            raise ValueError(f"the window ({window}) must be at least 1")
         self._model = model
         self._cache = cache
-        self._pending = list(token_ids)
-        self._chunk = chunk
+        self._pending = in_chunks(token_ids, chunk)
         self._length = cache.length
         self._logits: Tensor | None = None
         self.observer = Observer(model, window, observe) if observer is None else observer
@@ -46,7 +43,7 @@ class Prefill:
         """Run one chunk; True when nothing is left. RuntimeError when that was so before."""
         if not self._pending:
             raise RuntimeError("the prefill is finished")
-        chunk, self._pending = self._pending[: self._chunk], self._pending[self._chunk :]
+        chunk = self._pending.pop(0)
         with self.observer.watching(chunk, self._cache.length):
             self._logits = forward(self._model, self._cache, chunk)[0]
         self._length = self._cache.length
@@ -65,6 +62,15 @@ class Prefill:
         if self._pending:
             raise RuntimeError("the prefill is not finished")
         return self.observer.observation(self._length)
+
+
+def in_chunks(token_ids: Sequence[int], chunk: int) -> list[list[int]]:
+    """The tokens in pieces of so many, the last maybe smaller. ValueError when there are none, or pieces of none."""
+    if not token_ids:
+        raise ValueError("there is no token to prefill")
+    if chunk < 1:
+        raise ValueError(f"the chunk ({chunk}) must be at least 1")
+    return [list(token_ids[first : first + chunk]) for first in range(0, len(token_ids), chunk)]
 
 
 def decode_step(model: PreTrainedModel, cache: KVCache, token_id: int, observer: Observer | None = None) -> Tensor:

@@ -35,27 +35,8 @@ from kv_compression import (
     attach,
     decode_step,
 )
+from tests.kv_helpers import ARCHITECTURES, random_tokens
 
-SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
-ARCHITECTURES = {
-    "llama": {},
-    "qwen2": {},
-    "qwen3": {},
-    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
-    "mistral": {"sliding_window": None},
-    "mixtral": {"sliding_window": None, "num_local_experts": 2},
-    "gemma": {"num_key_value_heads": 1},
-    "gemma2": {**SLIDING, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 8},
-    "gemma3_text": SLIDING,
-    "phi3": {"sliding_window": None},
-    "granite": {"attention_multiplier": 0.3},
-    "olmo2": {},
-    "cohere2": SLIDING,
-    "gpt_neox": {},
-    "glm4": {},
-    "smollm3": {},
-    "starcoder2": {"sliding_window": None},
-}
 EVERY_POLICY = ("llama", "qwen3", "mistral", "gemma3_text")
 POLICIES: dict[str, Policy] = {
     "full": Full(),
@@ -161,10 +142,6 @@ class Session:
         return max(float((logits - expected[at]).abs().max()) for at, logits in self.logits.items())
 
 
-def _tokens(count: int, seed: int) -> list[int]:
-    return torch.randint(3, 96, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
 def _session(model: PreTrainedModel) -> Session:
     attach(model)
     return Session(model, KVCache(model.config, device="cpu", dtype=torch.float32))
@@ -180,10 +157,10 @@ def test_turns_on_the_working_cache_equal_the_masked_full_cache(
     policy = POLICIES[policy_name]
     session = _session(tiny_model(architecture, **ARCHITECTURES[architecture]))
     for turn, (length, chunk) in enumerate([(60, 16), (9, 4), (30, 50)]):
-        run = session.prefill(_tokens(length, turn), chunk)
+        run = session.prefill(random_tokens(length, turn), chunk)
         session.cache = session.cache.select(policy, run.observation)
         masked.drop(len(session.tokens), 1000, session.cache)
-        session.decode(_tokens(4, 10 + turn))
+        session.decode(random_tokens(4, 10 + turn))
     if policy.budget is not None:
         full_layers = [layer for layer in session.cache.layers if layer.sliding_window is None]
         held = [layer.buffer.counts for layer in full_layers]
@@ -206,11 +183,11 @@ def test_turns_on_the_whole_cache_equal_the_masked_full_cache(
     for turn in range(3):
         start = len(session.tokens)
         session.cache = whole
-        run = session.prefill(_tokens(40, turn), 16)
+        run = session.prefill(random_tokens(40, turn), 16)
         session.cache = whole.select(POLICIES["snapkv"], run.observation)
         length = len(session.tokens)
         working = session.cache
-        session.decode(_tokens(5, 10 + turn))
+        session.decode(random_tokens(5, 10 + turn))
         masked.drop(length, length + 5, whole)
         masked.kept[-1] = (length, length + 5, _positions_before(working, length))
         pieces = [*([whole.segment(0, start)] if start else []), whole.segment(start), working.segment(length)]
@@ -236,7 +213,7 @@ def test_the_full_policy_decodes_what_transformers_generates(
 ) -> None:
     changes = {**ARCHITECTURES[architecture], **({"sliding_window": 16} if architecture == "mistral" else {})}
     model = tiny_model(architecture, **changes)
-    prompt = _tokens(50, 0)
+    prompt = random_tokens(50, 0)
     generated = model.generate(torch.tensor([prompt]), max_new_tokens=30, do_sample=False, eos_token_id=None)
     session = _session(model)
     logits = session.prefill(prompt, 16).logits

@@ -7,20 +7,18 @@ import torch
 from transformers import PreTrainedModel
 
 import app.engine.archive
-from app.engine.archive import Archive, Kind
+from app.engine.archive import Archive
+from app.settings import ArchiveKind
 from kv_compression import KVCache, Prefill, Profile, SnapKV, Uniform, attach, decode_step
+from tests.kv_helpers import random_tokens
 
 PROFILE = Profile(((0.4, 2.2), (1.6, 0.3), (0.5, 1.0)))
-
-
-def _tokens(count: int, seed: int) -> list[int]:
-    return torch.randint(3, 96, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("full", 80), ("expected_attention", 20), ("keydiff", 20), ("knorm", 20)])
 @pytest.mark.parametrize("allocation", [Uniform(), PROFILE])
 def test_two_turns(
-    kind: Kind,
+    kind: ArchiveKind,
     kept: int,
     allocation: Uniform | Profile,
     tiny_model: Callable[..., PreTrainedModel],
@@ -32,7 +30,7 @@ def test_two_turns(
     cache = KVCache(model.config, device="cpu", dtype=torch.float32)
     for turn, new in enumerate((80, 24)):
         restored = cache.length
-        run = Prefill(model, cache, _tokens(new, turn), window=6, observe=archive.policy(new).observe)
+        run = Prefill(model, cache, random_tokens(new, turn), window=6, observe=archive.policy(new).observe)
         run.step()
         working = cache.select(SnapKV(16, window=6), run.observation)
         for token in (5, 6, 7):

@@ -4,7 +4,7 @@ Attention weights, queries before RoPE, keys and values come from passes of tran
 cache, or from an attention written out here; nothing of the library's recorders.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -22,23 +22,18 @@ from kv_compression import (
     Full,
     HeadAdaptive,
     Knorm,
-    KVCache,
     KVzip,
     LayerEntries,
     LayerObservation,
     Prefill,
     SnapKV,
     Uniform,
-    attach,
     decode_step,
     reconstruct,
 )
+from tests.kv_helpers import empty_cache, entries_of, random_tokens, run_prefill
 
 KV_HEADS, GROUP, DIM, TOKENS = 2, 2, 8, 60
-
-
-def _tokens(count: int, seed: int = 0) -> list[int]:
-    return torch.randint(3, 96, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 @dataclass
@@ -71,26 +66,6 @@ def _on_queries(layer: torch.nn.Module, found: list[Tensor]) -> torch.utils.hook
     return layer.self_attn.q_proj.register_forward_hook(keep)
 
 
-def _prefill(
-    model: PreTrainedModel, cache: KVCache, token_ids: Sequence[int], chunk: int, **options: object
-) -> Prefill:
-    attach(model)
-    run = Prefill(model, cache, token_ids, chunk=chunk, **options)  # type: ignore[arg-type]
-    while not run.step():
-        pass
-    return run
-
-
-def _cache(model: PreTrainedModel) -> KVCache:
-    return KVCache(model.config, device="cpu", dtype=torch.float32)
-
-
-def _entries(cache: KVCache, layer: int) -> LayerEntries:
-    entries = cache.layers[layer].buffer.entries
-    assert entries is not None
-    return entries
-
-
 def _mean_turn(model: PreTrainedModel, start: int, count: int) -> Tensor:
     """[dim, dim], for columns: every unit vector turned to all positions by transformers' own code."""
     units = torch.eye(DIM)[:, None].expand(-1, count, -1)[None]  # [1, heads, positions, dim]
@@ -112,31 +87,31 @@ def _expected_attention(
 
 
 def test_expected_attention_is_the_papers_formula(tiny_model: Callable[..., PreTrainedModel]) -> None:
-    model, token_ids = tiny_model(), _tokens(TOKENS)
+    model, token_ids = tiny_model(), random_tokens(TOKENS)
     eager = _eager(model, token_ids)
-    run = _prefill(model, cache := _cache(model), token_ids, 7, observe=ExpectedAttention.observe)
+    run = run_prefill(model, cache := empty_cache(model), token_ids, 7, observe=ExpectedAttention.observe)
     for layer in range(3):
-        scores = ExpectedAttention(20).score(_entries(cache, layer), run.observation.of(layer))
+        scores = ExpectedAttention(20).score(entries_of(cache, layer), run.observation.of(layer))
         for head, found in enumerate(scores):
             states = eager.keys[layer][head], eager.values[layer][head]
             expected = _expected_attention(model, eager.queries[layer][:, 4:], TOKENS, head, *states)
             torch.testing.assert_close(found[4:], expected, atol=1e-5, rtol=1e-3)
     chosen = cache.select(ExpectedAttention(20), run.observation)
-    assert _entries(chosen, 1).counts == (20, 20)
-    assert all(head.positions[:4].tolist() == [0, 1, 2, 3] for head in _entries(chosen, 1))
+    assert entries_of(chosen, 1).counts == (20, 20)
+    assert all(head.positions[:4].tolist() == [0, 1, 2, 3] for head in entries_of(chosen, 1))
 
 
 def test_expected_attention_of_a_follow_up_on_what_was_kept(tiny_model: Callable[..., PreTrainedModel]) -> None:
     model, policy = tiny_model(), ExpectedAttention(20, allocation=HeadAdaptive())
-    run = _prefill(model, cache := _cache(model), _tokens(TOKENS), 16, observe=policy.observe)
+    run = run_prefill(model, cache := empty_cache(model), random_tokens(TOKENS), 16, observe=policy.observe)
     kept = cache.select(policy, run.observation)
     queries: list[Tensor] = []
-    later = Prefill(model, kept, _tokens(15, 1), observe=policy.observe)
+    later = Prefill(model, kept, random_tokens(15, 1), observe=policy.observe)
     hook = _on_queries(model.model.layers[2], queries)
     assert later.step()
     hook.remove()
     for head, (of_head, found) in enumerate(
-        zip(_entries(kept, 2), policy.score(_entries(kept, 2), later.observation.of(2)), strict=True)
+        zip(entries_of(kept, 2), policy.score(entries_of(kept, 2), later.observation.of(2)), strict=True)
     ):
         expected = _expected_attention(model, queries[0], TOKENS + 15, head, of_head.keys, of_head.values)
         torch.testing.assert_close(found[4:], expected, atol=1e-5, rtol=1e-3)
@@ -175,15 +150,15 @@ class WrittenOutH2O:
 def test_h2o_is_the_papers_algorithm_in_prefill_and_decoding(
     chunk: int, tiny_model: Callable[..., PreTrainedModel]
 ) -> None:
-    model, policy, answer = tiny_model(), H2O(16), _tokens(12, 1)
+    model, policy, answer = tiny_model(), H2O(16), random_tokens(12, 1)
     AttentionInterface.register("h2o_written_out", h2o := WrittenOutH2O(16))
     AttentionMaskInterface.register("h2o_written_out", lambda *args, **kwargs: None)
     model.set_attn_implementation("h2o_written_out")
     whole = DynamicCache(config=model.config)
-    model(torch.tensor([_tokens(TOKENS)]), cache=whole)
+    model(torch.tensor([random_tokens(TOKENS)]), cache=whole)
     for token in answer:
         expected = model(torch.tensor([[token]]), cache=whole).logits[0, -1]
-    run = _prefill(model, cache := _cache(model), _tokens(TOKENS), chunk, observe=policy.observe)
+    run = run_prefill(model, cache := empty_cache(model), random_tokens(TOKENS), chunk, observe=policy.observe)
     cache = cache.select(policy, run.observation)
     for token in answer:
         logits = decode_step(model, cache, token, run.observer)
@@ -193,7 +168,7 @@ def test_h2o_is_the_papers_algorithm_in_prefill_and_decoding(
         sums = run.observer.observation(cache.length).of(layer).sums
         assert sums is not None
         torch.testing.assert_close(sums[:, : cache.length], h2o.sums[layer], atol=1e-4, rtol=1e-4)
-        for head, kept in zip(_entries(cache, layer), h2o.kept[layer], strict=True):
+        for head, kept in zip(entries_of(cache, layer), h2o.kept[layer], strict=True):
             assert head.positions.tolist() == kept.nonzero()[:, 0].tolist()
 
 
@@ -201,16 +176,16 @@ def test_h2o_is_the_papers_algorithm_in_prefill_and_decoding(
 def test_criticalkv_weighs_by_the_projected_values(
     first_stage: float, tiny_model: Callable[..., PreTrainedModel]
 ) -> None:
-    model, token_ids, scorer = tiny_model(), _tokens(TOKENS), SnapKV(20, 6, 5, allocation=HeadAdaptive())
+    model, token_ids, scorer = tiny_model(), random_tokens(TOKENS), SnapKV(20, 6, 5, allocation=HeadAdaptive())
     eager = _eager(model, token_ids)
-    run = _prefill(model, cache := _cache(model), token_ids, 60, window=6)
+    run = run_prefill(model, cache := empty_cache(model), token_ids, 60, window=6)
     chosen = cache.select(CriticalKV(scorer, first_stage), run.observation)
     by_scores = cache.select(scorer, run.observation)
     for layer in range(3):
         projection = model.model.layers[layer].self_attn.o_proj.weight.detach()
-        scores = scorer.score(_entries(cache, layer), run.observation.of(layer))
-        for head, (held, score) in enumerate(zip(_entries(chosen, layer), scores, strict=True)):
-            count = _entries(by_scores, layer).counts[head]
+        scores = scorer.score(entries_of(cache, layer), run.observation.of(layer))
+        for head, (held, score) in enumerate(zip(entries_of(chosen, layer), scores, strict=True)):
+            count = entries_of(by_scores, layer).counts[head]
             norms = torch.zeros(TOKENS)
             for query_head in range(head * GROUP, (head + 1) * GROUP):
                 of_head = projection[:, query_head * DIM : (query_head + 1) * DIM]
@@ -240,28 +215,28 @@ def test_what_was_not_observed_is_asked_for(
     policy: H2O | ExpectedAttention | FastGen, tiny_model: Callable[..., PreTrainedModel]
 ) -> None:
     model = tiny_model()
-    run = _prefill(model, cache := _cache(model), _tokens(30), 16)
+    run = run_prefill(model, cache := empty_cache(model), random_tokens(30), 16)
     with pytest.raises(ValueError, match="observe=policy.observe"):
         cache.select(policy, run.observation)
 
 
 def test_kvzip_with_the_same_number_for_every_head(tiny_model: Callable[..., PreTrainedModel]) -> None:
     model = tiny_model()
-    _prefill(model, cache := _cache(model), _tokens(TOKENS), 60)
-    observation = reconstruct(model, cache, _tokens(TOKENS), [5, 6], [7])
+    run_prefill(model, cache := empty_cache(model), random_tokens(TOKENS), 60)
+    observation = reconstruct(model, cache, random_tokens(TOKENS), [5, 6], [7])
     kept = cache.select(KVzip(20, allocation=Uniform()), observation)
     for layer in range(3):
         importance = observation.of(layer).importance
         assert importance is not None
-        for head, scores in zip(_entries(kept, layer), importance, strict=True):
+        for head, scores in zip(entries_of(kept, layer), importance, strict=True):
             best = sorted(range(4, TOKENS), key=lambda at: float(scores[at]), reverse=True)[:16]
             assert head.positions.tolist() == sorted([0, 1, 2, 3, *best])
 
 
 def test_entries_before_since_all_stay(tiny_model: Callable[..., PreTrainedModel]) -> None:
     model, policy = tiny_model("llama"), ExpectedAttention(10)
-    run = _prefill(model, cache := _cache(model), _tokens(TOKENS), 60, observe=policy.observe)
-    kept = _entries(cache.select(policy, run.observation, since=30), 1)
+    run = run_prefill(model, cache := empty_cache(model), random_tokens(TOKENS), 60, observe=policy.observe)
+    kept = entries_of(cache.select(policy, run.observation, since=30), 1)
     assert kept.counts == (40, 40)
     for head in kept:
         assert head.positions[:30].tolist() == list(range(30))

@@ -1,6 +1,6 @@
 """FastGen against its paper written out with sets, from the weights that transformers itself returns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,39 +9,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerFast as FastTokenizer
 
-from kv_compression import FastGen, KVCache, LayerEntries, Prefill, attach
+from kv_compression import FastGen
+from tests.kv_helpers import empty_cache, entries_of, random_tokens, run_prefill
 
 KV_HEADS, GROUP, TOKENS, WINDOW = 2, 2, 60, 10
-
-
-def _tokens(count: int, seed: int = 0) -> list[int]:
-    return torch.randint(3, 96, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 @torch.no_grad()
 def _weights(model: PreTrainedModel, token_ids: list[int]) -> list[Tensor]:
     model.set_attn_implementation("eager")
     return [weights[0] for weights in model(torch.tensor([token_ids]), output_attentions=True).attentions]
-
-
-def _prefill(
-    model: PreTrainedModel, cache: KVCache, token_ids: Sequence[int], chunk: int, **options: object
-) -> Prefill:
-    attach(model)
-    run = Prefill(model, cache, token_ids, chunk=chunk, **options)  # type: ignore[arg-type]
-    while not run.step():
-        pass
-    return run
-
-
-def _cache(model: PreTrainedModel) -> KVCache:
-    return KVCache(model.config, device="cpu", dtype=torch.float32)
-
-
-def _entries(cache: KVCache, layer: int) -> LayerEntries:
-    entries = cache.layers[layer].buffer.entries
-    assert entries is not None
-    return entries
 
 
 SPECIAL, PUNCTUATION = (3, 7, 12), tuple(range(20, 34))
@@ -65,14 +42,14 @@ def _written_out(weights: Tensor, head: int, token_ids: list[int]) -> list[tuple
 
 
 def test_fastgen_is_the_cheapest_combination_that_recovers_enough(tiny_model: Callable[..., PreTrainedModel]) -> None:
-    model, token_ids = tiny_model(), _tokens(TOKENS)
+    model, token_ids = tiny_model(), random_tokens(TOKENS)
     weights, used = _weights(model, token_ids), set()
-    run = _prefill(model, cache := _cache(model), token_ids, 7, window=WINDOW, observe=FastGen.observe)
+    run = run_prefill(model, cache := empty_cache(model), token_ids, 7, window=WINDOW, observe=FastGen.observe)
     for recovery in (0.01, 0.1, 0.3, 0.5, 0.8, 0.95):
         policy = FastGen(None, recovery, SPECIAL, PUNCTUATION, window=WINDOW)
         kept = cache.select(policy, run.observation)
         for layer in range(3):
-            for head, held in enumerate(_entries(kept, layer)):
+            for head, held in enumerate(entries_of(kept, layer)):
                 combinations = _written_out(weights[layer], head, token_ids)
                 expected = next(kept for kept, recovered in combinations if recovered >= recovery)
                 assert held.positions.tolist() == sorted(expected)
@@ -82,10 +59,10 @@ def test_fastgen_is_the_cheapest_combination_that_recovers_enough(tiny_model: Ca
 
 @pytest.mark.parametrize("budget", [10, 22, 30, 45, 59])
 def test_fastgen_recovers_as_much_as_a_budget_allows(budget: int, tiny_model: Callable[..., PreTrainedModel]) -> None:
-    model, token_ids = tiny_model(), _tokens(TOKENS)
+    model, token_ids = tiny_model(), random_tokens(TOKENS)
     weights = _weights(model, token_ids)
     policy = FastGen(budget, 1.0, SPECIAL, PUNCTUATION, window=WINDOW)
-    run = _prefill(model, cache := _cache(model), token_ids, 60, window=WINDOW, observe=policy.observe)
+    run = run_prefill(model, cache := empty_cache(model), token_ids, 60, window=WINDOW, observe=policy.observe)
     kept = cache.select(policy, run.observation)
     heads = [_written_out(weights[layer], head, token_ids) for layer in range(3) for head in range(KV_HEADS)]
     means = []
@@ -97,13 +74,13 @@ def test_fastgen_recovers_as_much_as_a_budget_allows(budget: int, tiny_model: Ca
 
 def test_fastgen_wants_to_know_all_tokens(tiny_model: Callable[..., PreTrainedModel]) -> None:
     model, policy = tiny_model(), FastGen(recovery=0.6, special=SPECIAL)
-    run = _prefill(model, cache := _cache(model), _tokens(40), 16, observe=policy.observe)
+    run = run_prefill(model, cache := empty_cache(model), random_tokens(40), 16, observe=policy.observe)
     kept = cache.select(policy, run.observation)
-    alone = _prefill(model, copy := kept.copy(), _tokens(30, 1), 16, observe=policy.observe)
+    alone = run_prefill(model, copy := kept.copy(), random_tokens(30, 1), 16, observe=policy.observe)
     with pytest.raises(ValueError, match="observer of the one before"):
         copy.select(policy, alone.observation)
-    later = _prefill(model, kept, _tokens(30, 1), 16, observer=run.observer)
-    assert later.observation.of(0).token_ids.tolist() == _tokens(40) + _tokens(30, 1)
+    later = run_prefill(model, kept, random_tokens(30, 1), 16, observer=run.observer)
+    assert later.observation.of(0).token_ids.tolist() == random_tokens(40) + random_tokens(30, 1)
     assert kept.select(policy, later.observation).entries < kept.entries
 
 

@@ -25,19 +25,10 @@ from kv_compression import (
     attach,
     decode_step,
 )
+from tests.kv_helpers import ARCHITECTURES, empty_cache, random_tokens
 
-SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 PROFILE = Profile(((0.4, 2.2), (1.6, 0.3), (0.5, 1.0)))
-MODELS = {
-    "llama": {},
-    "qwen3": {},
-    "mixtral": {"sliding_window": None, "num_local_experts": 2},
-    "gemma2": {**SLIDING, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 8},
-    "gemma3_text": SLIDING,
-    "cohere2": SLIDING,
-    "gpt_neox": {},
-    "granite": {"attention_multiplier": 0.3},
-}
+MODELS = ("llama", "qwen3", "mixtral", "gemma2", "gemma3_text", "cohere2", "gpt_neox", "granite")
 POLICIES: dict[str, Policy] = {
     "full": Full(),
     "snapkv": SnapKV(24, window=6, kernel=5),
@@ -56,14 +47,6 @@ CASES = [
 ]
 
 
-def _tokens(count: int, seed: int) -> list[int]:
-    return torch.randint(3, 96, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def _empty(model: PreTrainedModel) -> KVCache:
-    return KVCache(model.config, device="cpu", dtype=torch.float32)
-
-
 def _same(one: KVCache, other: KVCache) -> None:
     assert one.length == other.length
     for here, there in zip(one.segment(0).layers, other.segment(0).layers, strict=True):
@@ -77,18 +60,18 @@ def _same(one: KVCache, other: KVCache) -> None:
 @pytest.mark.parametrize(("name", "policy_name"), CASES)
 def test_it_keeps_the_same(name: str, policy_name: str, tiny_model: Callable[..., PreTrainedModel]) -> None:
     """In two turns, the second on what the first kept."""
-    model, policy = tiny_model(name, **MODELS[name]), POLICIES[policy_name]
+    model, policy = tiny_model(name, **ARCHITECTURES[name]), POLICIES[policy_name]
     attach(model)
     before = dict(model.named_modules())
-    expected, kept = _empty(model), None
+    expected, kept = empty_cache(model), None
     observers: list[Observer | None] = [None, None]  # of what is summed up over the turns, else of each turn
     for turn, count in enumerate((60, 17)):
         observed = {"window": max(policy.window, 1), "observe": policy.observe, "observer": observers[0]}
-        run = Prefill(model, expected, _tokens(count, turn), **observed)
+        run = Prefill(model, expected, random_tokens(count, turn), **observed)
         run.step()
         expected = expected.select(policy, run.observation)
         by_layer = LayerwisePrefill(
-            model, _tokens(count, turn), policy, start=kept, chunk=13 + turn, observer=observers[1]
+            model, random_tokens(count, turn), policy, start=kept, chunk=13 + turn, observer=observers[1]
         )
         while not by_layer.step():
             pass
@@ -104,7 +87,7 @@ def test_it_keeps_the_same(name: str, policy_name: str, tiny_model: Callable[...
 def test_one_layer_is_whole_at_a_time(tiny_model: Callable[..., PreTrainedModel]) -> None:
     model = tiny_model("llama")
     attach(model)
-    run = LayerwisePrefill(model, _tokens(200, 0), SnapKV(24, window=6), chunk=20)
+    run = LayerwisePrefill(model, random_tokens(200, 0), SnapKV(24, window=6), chunk=20)
     held = 0.0
     finished = False
     while not finished:

@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 
 from kv_compression import KVCache, Prefill, UnsupportedModelError, attach, decode_step
 from kv_compression.adapter import rotation_of
+from tests.kv_helpers import SLIDING
 
-SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 MODELS = {
     "llama": ("llama", {}),

@@ -18,18 +18,10 @@ from kv_compression import (
     decode_step,
     encode_segment,
 )
+from tests.kv_helpers import SLIDING, empty_cache, random_tokens
 
 POLICY = SnapKV(24, window=6, kernel=5)
-SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 MODELS = [("llama", {}), ("gemma3_text", SLIDING)]
-
-
-def _tokens(count: int, seed: int = 0) -> list[int]:
-    return torch.randint(3, 96, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def _cache(model: PreTrainedModel) -> KVCache:
-    return KVCache(model.config, device="cpu", dtype=torch.float32)
 
 
 def _prefill(model: PreTrainedModel, cache: KVCache, tokens: list[int], chunk: int = 512, window: int = 6) -> Prefill:
@@ -58,9 +50,9 @@ def test_the_result_does_not_depend_on_the_chunk(
 ) -> None:
     model = tiny_model(model_type, **changes)
     attach(model)
-    caches = [_cache(model), _cache(model)]
+    caches = [empty_cache(model), empty_cache(model)]
     whole, chunked = (
-        _prefill(model, cache, _tokens(80), size) for cache, size in zip(caches, (80, chunk), strict=True)
+        _prefill(model, cache, random_tokens(80), size) for cache, size in zip(caches, (80, chunk), strict=True)
     )
     torch.testing.assert_close(chunked.logits, whole.logits, atol=1e-4, rtol=0)
     for layer, seen in whole.observation.layers.items():
@@ -74,12 +66,13 @@ def test_sessions_take_turns_on_one_model(tiny_model: Callable[..., PreTrainedMo
     attach(model)
     alone = []
     for seed in (1, 2):
-        cache = _cache(model)
-        run = _prefill(model, cache, _tokens(70, seed), 10)
+        cache = empty_cache(model)
+        run = _prefill(model, cache, random_tokens(70, seed), 10)
         alone.append(_decode(model, cache.select(POLICY, run.observation), run.logits, 6))
-    caches = [_cache(model), _cache(model)]
+    caches = [empty_cache(model), empty_cache(model)]
     runs = [
-        Prefill(model, cache, _tokens(70, seed), chunk=10, window=6) for cache, seed in zip(caches, (1, 2), strict=True)
+        Prefill(model, cache, random_tokens(70, seed), chunk=10, window=6)
+        for cache, seed in zip(caches, (1, 2), strict=True)
     ]
     for _ in range(7):
         done = [run.step() for run in runs]
@@ -109,10 +102,10 @@ def test_a_restored_session_goes_on_token_for_token(
 
     def converse(restored: bool) -> list[list[int]]:
         stored: list[Segment] = []
-        cache, answers = _cache(model), []
+        cache, answers = empty_cache(model), []
         for turn in range(3):
             start = cache.length
-            run = _prefill(model, cache, _tokens(50 if turn == 0 else 11, turn), 16)
+            run = _prefill(model, cache, random_tokens(50 if turn == 0 else 11, turn), 16)
             working = cache.select(policy, run.observation)
             answers.append(_decode(model, working, run.logits, 5))
             if archive == "working":
@@ -131,8 +124,8 @@ def test_a_restored_session_goes_on_token_for_token(
 def test_selecting_leaves_the_cache_untouched(tiny_model: Callable[..., PreTrainedModel]) -> None:
     model = tiny_model()
     attach(model)
-    cache = _cache(model)
-    run = _prefill(model, cache, _tokens(60))
+    cache = empty_cache(model)
+    run = _prefill(model, cache, random_tokens(60))
     before = [
         tensor.clone() for layer in cache.segment(0).layers for head in layer for tensor in (head.keys, head.values)
     ]
@@ -148,9 +141,9 @@ def test_selecting_leaves_the_cache_untouched(tiny_model: Callable[..., PreTrain
 def test_only_the_new_piece_is_observed(tiny_model: Callable[..., PreTrainedModel]) -> None:
     model = tiny_model()
     attach(model)
-    cache = _cache(model)
-    _prefill(model, cache, _tokens(60))
-    observation = _prefill(model, cache, _tokens(4)).observation
+    cache = empty_cache(model)
+    _prefill(model, cache, random_tokens(60))
+    observation = _prefill(model, cache, random_tokens(4)).observation
     assert {seen.window for seen in observation.layers.values()} == {4}
     kept = cache.select(POLICY, observation).segment(60)
     assert {layer.counts for layer in kept.layers} == {(4, 4)}
@@ -159,11 +152,11 @@ def test_only_the_new_piece_is_observed(tiny_model: Callable[..., PreTrainedMode
 def test_wrong_use_is_refused(tiny_model: Callable[..., PreTrainedModel]) -> None:
     model = tiny_model()
     attach(model)
-    cache = _cache(model)
+    cache = empty_cache(model)
     for arguments in ({"token_ids": []}, {"token_ids": [1], "chunk": 0}, {"token_ids": [1], "window": 0}):
         with pytest.raises(ValueError, match=r"no token|at least 1"):
             Prefill(model, cache, **{"token_ids": [1], **arguments})  # type: ignore[arg-type]
-    run = Prefill(model, cache, _tokens(20), chunk=10, window=3)
+    run = Prefill(model, cache, random_tokens(20), chunk=10, window=3)
     for read in (lambda: run.logits, lambda: run.observation):
         with pytest.raises(RuntimeError, match="not finished"):
             read()

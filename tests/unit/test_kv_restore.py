@@ -27,8 +27,8 @@ from kv_compression import (
     encode_segment,
 )
 from kv_compression.frame import pack_chunks
+from tests.kv_helpers import SLIDING
 
-SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 TURNS = (40, 3, 30)
 RAW = Storage()
 STORAGES = [RAW, Storage("bfloat16"), Storage("fp8"), Storage("int8", compress=True), Storage("int4", 32)]

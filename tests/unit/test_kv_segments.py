@@ -7,8 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from kv_compression import KVCache, LayerEntries, Prefill, Segment, SegmentError, SnapKV, attach, decode_step, join
-
-SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+from tests.kv_helpers import SLIDING
 
 
 @pytest.fixture

@@ -76,10 +76,8 @@ class FastGen(Policy):
             return {}
         kinds = {layer: self.score(*held) for layer, held in layers.items()}
         recovered = torch.cat([self._recovered(kinds[layer], *held) for layer, held in layers.items()])
-        counts = torch.stack(
-            [(head >= kind).sum() for of_layer in kinds.values() for head in of_layer for kind in KINDS]
-        )
-        levels = iter(_levels(recovered, counts.view(-1, len(KINDS)), self.recovery, self.budget))
+        counts = torch.stack([_counts(head) for of_layer in kinds.values() for head in of_layer])
+        levels = iter(_levels(recovered, counts, self.recovery, self.budget))
         chosen = {layer: [head >= KINDS[next(levels)] for head in of_layer] for layer, of_layer in kinds.items()}
         return {
             layer: [head.nonzero()[:, 0] for head in heads]
