@@ -4,6 +4,7 @@ from kv_compression.adapter import attach
 from kv_compression.allocation import Allocation, HeadAdaptive, Profile, Pyramid, Uniform
 from kv_compression.cache import LayerEntries
 from kv_compression.codec import FORMAT_VERSION, decode_segment, encode_segment
+from kv_compression.compressing import compress
 from kv_compression.errors import CodecError, KVCompressionError, SegmentError, UnsupportedModelError
 from kv_compression.kv_cache import KVCache
 from kv_compression.layerwise import LayerwisePrefill
@@ -64,6 +65,7 @@ __all__ = [
     "Uniform",
     "UnsupportedModelError",
     "attach",
+    "compress",
     "decode_segment",
     "decode_step",
     "encode_segment",

@@ -119,7 +119,8 @@ class LayerEntries:
 class LayerBuffer:
     """Room for the entries of one layer. Grows by half when it is full; `reserve` makes room once instead.
 
-    An entry that was written is never written again: views of it stay as they are whatever is appended or dropped.
+    An entry that was written is never written again: views of it stay as they are whatever is appended or dropped. Only
+    what `take_back` took back is overwritten.
     """
 
     def __init__(self) -> None:
@@ -131,7 +132,7 @@ class LayerBuffer:
     @property
     def counts(self) -> tuple[int, ...]:
         """Entries held by every KV head; none before the first append."""
-        return tuple(stop - first for first, stop in zip(self._first, self._stop, strict=True))
+        return tuple(stop - first for first, stop in self._limits())
 
     @property
     def longest(self) -> int:
@@ -188,7 +189,19 @@ class LayerBuffer:
     def drop_first(self, count: int) -> None:
         """Forget the first `count` entries of every head."""
         dropped = max(count, 0)
-        self._first = [min(first + dropped, stop) for first, stop in zip(self._first, self._stop, strict=True)]
+        self._first = [min(first + dropped, stop) for first, stop in self._limits()]
+
+    def take_back(self, tokens: int, length: int) -> None:
+        """Forget the entries of the last `tokens` tokens, which are those from position `length` on."""
+        if self._room is None:
+            return
+        held = self._room.slice([max(first, stop - tokens) for first, stop in self._limits()], self._stop)
+        taken = torch.cat([head.positions for head in held]).ge(length).tolist()  # one transfer for all heads
+        for head, (start, count) in enumerate(zip(_starts(held.counts), held.counts, strict=True)):
+            self._stop[head] -= sum(taken[start : start + count])
+
+    def _limits(self) -> Iterator[tuple[int, int]]:
+        return zip(self._first, self._stop, strict=True)
 
     def _make_room(self, new: LayerEntries, room: int) -> LayerEntries:
         heads, held = len(new.counts), self.entries

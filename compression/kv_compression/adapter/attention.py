@@ -44,6 +44,8 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     _refuse_unknown(module, kwargs)
+    if attention_mask is not None:
+        raise ValueError("masks of the caller's own are not supported: a token looks at all that came before it")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     held = _entries(module, key)
     if held is not None:

@@ -15,13 +15,20 @@ handed_over: ContextVar[tuple[Tensor, LayerEntries] | None] = ContextVar("handed
 
 
 class EntryLayer(CacheLayerMixin):
-    """One layer of a cache for one sequence. `sliding_window` is None for a layer with full attention."""
+    """One layer of a cache for one sequence. `sliding_window` is None for a layer with full attention.
+
+    Assisted decoding takes rejected tokens back with `crop`. A sliding window has left the entries behind that it needs
+    then, so transformers calls `activate_past_recording` before: from then on they stay until the next tokens come.
+    """
+
+    is_croppable = True
 
     def __init__(self, sliding_window: int | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.sliding_window = sliding_window
         self.buffer = LayerBuffer()
         self.length = 0
+        self.record_past = False  # by the name that transformers looks for
 
     @property
     def is_sliding(self) -> bool:
@@ -34,9 +41,15 @@ class EntryLayer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append the states of new tokens [1, kv_heads, tokens, dim]; all keys and values that they may attend to."""
         if key_states.shape[0] != 1:
-            raise ValueError(f"a KVCache holds one sequence; the batch has {key_states.shape[0]}")
+            sequences = key_states.shape[0]
+            raise ValueError(
+                f"a KVCache holds one sequence, not {sequences}: no batches, beams or num_return_sequences"
+            )
+        if self.record_past:
+            self.slide()
         held = self.buffer.append_tokens(key_states[0], value_states[0], self.length)
-        self.slide()
+        if not self.record_past:
+            self.slide()
         self.length += key_states.shape[2]
         dense = held.dense()
         states = (key_states, value_states) if dense is None else (dense.keys[None], dense.values[None])
@@ -47,6 +60,37 @@ class EntryLayer(CacheLayerMixin):
         """Drop what the sliding window has left behind: the next token attends to so many entries and itself."""
         if self.sliding_window is not None:
             self.buffer.drop_first(self.buffer.longest - self.sliding_window + 1)
+
+    def activate_past_recording(self) -> None:
+        """From now on, `crop` can take back what the last `update` appended, whatever the sliding window."""
+        self.record_past = True
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back the last tokens; their number is negative, as in transformers.
+
+        Of tokens that a policy chose from, those that were dropped stay dropped. Raises ValueError when more are to be
+        taken back than there are, or than a sliding window can.
+        """
+        tokens = -tokens_to_remove
+        length = self.length - tokens
+        if not 0 <= length <= self.length:
+            raise ValueError(
+                f"crop({tokens_to_remove}): a negative number of the cache's {self.length} tokens is taken"
+            )
+        if self.sliding_window is not None and self.buffer.longest - tokens < min(self.sliding_window - 1, length):
+            raise ValueError(
+                f"crop({tokens_to_remove}): the sliding window has left behind what comes before. Call the cache's "
+                "activate_past_recording() before the forward whose tokens are to be taken back"
+            )
+        if tokens:
+            self.buffer.take_back(tokens, length)
+            self.length = length
+        self.slide()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.buffer = LayerBuffer()
+        self.length = 0
 
     def get_seq_length(self) -> int:
         """Tokens seen, however many entries are kept."""

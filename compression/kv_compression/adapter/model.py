@@ -9,6 +9,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import get_layer_types_and_kwargs
 
 from kv_compression.adapter.attention import NAME, recording
+from kv_compression.adapter.generation import prepare_generation
 from kv_compression.adapter.layers import EntryCache, handed_over
 from kv_compression.errors import UnsupportedModelError
 from kv_compression.recorders import QueryRecorder
@@ -27,6 +28,7 @@ def attach(model: PreTrainedModel) -> None:
     except Exception:
         model.set_attn_implementation(before)
         raise
+    prepare_generation(model)
 
 
 def sliding_windows(config: PretrainedConfig) -> list[int | None]:
@@ -52,7 +54,12 @@ def widest_entry(config: PretrainedConfig) -> int:
 
 @torch.no_grad()
 def forward(model: PreTrainedModel, cache: EntryCache, token_ids: Sequence[int], *, keep: int = 1) -> Tensor:
-    """Append tokens to the cache, at their true positions; the logits after the last `keep` [keep, vocab], float32."""
+    """Append tokens to the cache, at their true positions; the logits after the last `keep` [keep, vocab], float32.
+
+    ValueError for a model that was not attached.
+    """
+    if model.config._attn_implementation != NAME:
+        raise ValueError("attach(model) comes first")
     handed_over.set(None)  # what a forward that failed may have left
     start = cache.layers[0].length
     input_ids = torch.tensor([token_ids], device=model.device)

@@ -46,6 +46,8 @@ def _find(model: PreTrainedModel) -> Rotation:
 def _keys(model: PreTrainedModel, start: int) -> list[Tensor]:
     """Of every layer the keys of two tokens at `start` [kv_heads, 2, head_dim]."""
     cache = EntryCache(sliding_windows(model.config))
+    for layer in cache.layers:
+        layer.length = start
     input_ids = torch.tensor([[0, 1]], device=model.device)
     model(input_ids=input_ids, position_ids=torch.tensor([[start, start + 1]], device=model.device), cache=cache)
     held = [layer.buffer.entries for layer in cache.layers]
