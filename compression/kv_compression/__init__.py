@@ -28,6 +28,7 @@ from kv_compression.policies import (
 from kv_compression.prefill import Prefill, decode_step
 from kv_compression.profile import measure_profile
 from kv_compression.reconstruction import reconstruct
+from kv_compression.renumber import renumbered
 from kv_compression.segment import Segment, join
 from kv_compression.storage import Storage
 
@@ -72,4 +73,5 @@ __all__ = [
     "join",
     "measure_profile",
     "reconstruct",
+    "renumbered",
 ]
