@@ -39,6 +39,7 @@ bench: models
 
 eval: models
 	$(BIN)/python -m evals.needle --kinds digits names --lengths 600 --depths 2 --budgets 128 --json results/needle.json --plot results/needle.png
+	$(BIN)/python -m evals.ruler --tasks single multi_key --lengths 600 --draws 1 --policies snapkv --fractions 1/4 --json results/ruler.json --plot results/ruler.png
 ifdef DATA
 	$(BIN)/python -m evals.multiturn --data $(DATA) --documents 1 --questions 3 --tokens 1000 4000 --budgets 512 --storage int4 --json results/multiturn.json --plot results/multiturn.png
 endif

@@ -153,7 +153,7 @@ def plot(path: Path, results: Sequence[Mapping[str, Any]], apart: bool) -> None:
     (_, full) = series.pop("full")[0]
     lines(
         path,
-        series,
+        {"": series},
         title=f"Gold answers of later questions, {len(results)} documents",
         x="bytes stored, as a part of the full bfloat16 cache's",
         y="mean negative log-likelihood per token (lower is better)",

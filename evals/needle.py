@@ -12,7 +12,6 @@ import random
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -120,10 +119,7 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=[1000, 2000], help="prompt lengths in tokens")
     parser.add_argument("--depths", type=int, default=4, help="number of even depths")
     parser.add_argument("--draws", type=int, default=1, help="for every kind, length and depth")
-    parser.add_argument("--policies", nargs="+", choices=policies.NAMES, default=["snapkv", "streaming_llm"])
-    parser.add_argument(
-        "--fractions", nargs="*", type=Fraction, default=[], help="budgets as fractions kept, like 1/30"
-    )
+    policies.add_options(parser, ["snapkv", "streaming_llm"], fractions=[])
     options = parser.parse_args()
     records = measure(Runner.load(options.model), options)
     for column in ("length", "kind"):

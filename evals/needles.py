@@ -99,6 +99,13 @@ class Haystack:
                 break
         return taken
 
+    def words(self, draw: random.Random) -> list[str]:
+        """The different words of five to nine letters, in random order."""
+        found = {word for sentence in self._sentences for word in sentence.lower().split()}
+        plain = sorted(word for word in found if word.isascii() and word.isalpha() and 5 <= len(word) <= 9)
+        draw.shuffle(plain)
+        return plain
+
     def _from(self, start: int) -> Iterator[str]:
         while True:
             yield from self._sentences[start:]

@@ -45,7 +45,7 @@ def heatmaps(
 
 def lines(
     path: Path,
-    series: Mapping[str, Sequence[tuple[float, float]]],
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
     *,
     title: str,
     x: str,
@@ -53,19 +53,25 @@ def lines(
     reference: tuple[str, float] | None = None,
     log_x: bool = False,
 ) -> None:
-    """One line per name, through points (x, y); `reference` is a name and a height for a dashed line across."""
-    figure, axes = pyplot.subplots(figsize=(9, 5.5), layout="constrained")
-    for index, (name, points) in enumerate(series.items()):
-        style = {"marker": "osv^Dx*P"[index // 10 % 8], "markersize": 5, "linewidth": 1.3}
-        axes.plot(*zip(*sorted(points), strict=True), label=name, **style)  # type: ignore[arg-type]
-    if reference is not None:
-        axes.axhline(reference[1], color="black", linestyle="--", linewidth=1, label=reference[0])
-    if log_x:
-        axes.set_xscale("log")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    """One panel per name, all with the same lines by name, each through points (x, y).
+
+    `reference` is a name and a height for a dashed line across.
+    """
+    size = (3 + 6 * len(panels), 5.5)
+    figure, grid = pyplot.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True, layout="constrained")
+    for axes, (panel, series) in zip(grid.flat, panels.items(), strict=True):
+        for index, (name, points) in enumerate(series.items()):
+            style = {"marker": "osv^Dx*P"[index // 10 % 8], "markersize": 5, "linewidth": 1.3}
+            axes.plot(*zip(*sorted(points), strict=True), label=name, **style)
+        if reference is not None:
+            axes.axhline(reference[1], color="black", linestyle="--", linewidth=1, label=reference[0])
+        if log_x:
+            axes.set_xscale("log")
+        axes.set_title(panel, fontsize=9)
+        axes.set_xlabel(x)
+        axes.grid(alpha=0.3)
+    grid[0, 0].set_ylabel(y)
+    grid[0, -1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     _save(figure, path, title)
 
 

@@ -1,5 +1,6 @@
 """The policies that an evaluation compares, by name, with every budget and allocation."""
 
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -66,6 +67,18 @@ MADE_BY: dict[str, Callable[[int, Allocation], Policy]] = {
 WITHOUT_BUDGET: dict[str, Callable[[PreTrainedTokenizerBase], Policy]] = {"fastgen": FastGen.for_tokenizer}
 FORMATS = ("bfloat16", "fp8", "int8", "int4")  # in which caches are stored, those that lose nothing in a model left out
 NAMES = [*(name for name in POLICIES if name not in ("full", *MADE_BY)), *MADE_BY]
+
+
+def add_options(parser: ArgumentParser, names: Sequence[str], fractions: Sequence[str]) -> None:
+    """The options of evaluations that compare any policies, with their defaults."""
+    parser.add_argument("--policies", nargs="+", choices=NAMES, default=list(names))
+    parser.add_argument(
+        "--fractions",
+        nargs="*",
+        type=Fraction,
+        default=list(map(Fraction, fractions)),
+        help="budgets as fractions kept, like 1/30",
+    )
 
 
 def make(name: str, budget: int, allocation: Allocation) -> Policy:

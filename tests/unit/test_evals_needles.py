@@ -115,5 +115,13 @@ def test_an_interval_holds_the_true_difference_and_shrinks_with_the_spread() -> 
 def test_plots_are_png_files(tmp_path: Path) -> None:
     map_file, line_file = tmp_path / "new" / "map.png", tmp_path / "lines.png"
     heatmaps(map_file, {"a": [[0, 1]], "b": [[1, 0]]}, title="t", x=("x", [1, 2]), y=("y", ["one"]), value="share")
-    lines(line_file, {"a": [(1, 2), (0.1, 3)]}, title="t", x="x", y="y", reference=("full", 2), log_x=True)
+    lines(
+        line_file,
+        {"p": {"a": [(1, 2), (0.1, 3)]}, "q": {"a": [(1, 1)]}},
+        title="t",
+        x="x",
+        y="y",
+        reference=("full", 2),
+        log_x=True,
+    )
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in (map_file, line_file))
