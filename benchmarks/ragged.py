@@ -7,13 +7,13 @@ medians are compared. The prompt is random: only its length matters.
 """
 
 import argparse
-import statistics
-import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from app.settings import DEFAULT_MODEL
+from benchmarks.timing import in_turns
 from evals.kv_runs import Runner, print_table, write_json
 from kv_compression import SnapKV, decode_step
 
@@ -32,17 +32,12 @@ def main() -> None:
     reading = runner.read(torch.randint(100, 40_000, (arguments.tokens,)).tolist(), [])
     rows, results = {}, []
     for budget in arguments.budgets:
-        caches = [
-            reading.select(SnapKV(budget, allocation=allocation), room=arguments.steps + 2)
-            for allocation in allocations.values()
-        ]
-        times: list[list[float]] = [[], []]
-        for _ in range(arguments.steps + 2):
-            for cache, taken in zip(caches, times, strict=True):
-                started = time.perf_counter()
-                decode_step(runner.model, cache, 100)
-                taken.append((time.perf_counter() - started) * 1000)
-        uniform, ragged = (statistics.median(taken[2:]) for taken in times)
+        caches = {
+            name: reading.select(SnapKV(budget, allocation=allocation), room=arguments.steps + 2)
+            for name, allocation in allocations.items()
+        }
+        runs = {name: partial(decode_step, runner.model, cache, 100) for name, cache in caches.items()}
+        uniform, ragged = in_turns(runs, arguments.steps).values()
         results.append({"budget": budget, "uniform_ms": uniform, "ragged_ms": ragged, "ratio": ragged / uniform})
         rows[str(budget)] = [f"{uniform:.1f}", f"{ragged:.1f}", f"{ragged / uniform:.2f}"]
     print_table(rows, ["budget", "uniform ms", "ragged ms", "ratio"])
