@@ -31,6 +31,7 @@ from kv_compression.reconstruction import reconstruct
 from kv_compression.renumber import renumbered
 from kv_compression.segment import Segment, join
 from kv_compression.storage import Storage
+from kv_compression.together import Piece, run_together
 
 __all__ = [
     "Allocation",
@@ -52,6 +53,7 @@ __all__ = [
     "LayerwisePrefill",
     "Observation",
     "POLICIES",
+    "Piece",
     "Policy",
     "Observer",
     "Prefill",
@@ -74,4 +76,5 @@ __all__ = [
     "measure_profile",
     "reconstruct",
     "renumbered",
+    "run_together",
 ]

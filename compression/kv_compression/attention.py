@@ -43,6 +43,26 @@ def attend(
     return attend_packed(query, key, value, mask, scale)
 
 
+def mask_of(query: Tensor, entries: int, sliding_window: int | None) -> tuple[Tensor | None, bool]:
+    """The `mask` and `causal` of `attend` for queries [batch, query_heads, tokens, head_dim], the last of so many."""
+    tokens = query.shape[2]
+    window = None if sliding_window is None or entries <= sliding_window else sliding_window
+    causal = window is None and tokens == entries > 1
+    seen_by_all = causal or (tokens == 1 and window is None)
+    return None if seen_by_all else causal_mask(tokens, entries, window, query.dtype, query.device), causal
+
+
+def attend_entries(
+    query: Tensor, entries: LayerEntries, scale: float, softcap: float | None, sliding_window: int | None
+) -> Tensor:
+    """[1, query_heads, tokens, value_dim] of one sequence's new tokens, which are the last entries of every head."""
+    dense = entries.dense()
+    if dense is None:  # never with a sliding window: such layers are not compressed
+        return attend_ragged(query, entries, scale, softcap)
+    mask, causal = mask_of(query, dense.keys.shape[1], sliding_window)
+    return attend(query, dense.keys[None], dense.values[None], mask, causal, scale, softcap)
+
+
 def attend_ragged(query: Tensor, entries: LayerEntries, scale: float, softcap: float | None) -> Tensor:
     """[1, query_heads, tokens, value_dim], to heads that hold different numbers of entries, one KV head at a time.
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from kv_compression.adapter import recording, rotation_of
 from kv_compression.observation import Observation, Observed
-from kv_compression.recorders import QueryRecorder, StatisticsRecorder, SumRecorder
+from kv_compression.recorders import QueryRecorder, Recorder, StatisticsRecorder, SumRecorder
 
 
 class Observer:
@@ -24,12 +24,20 @@ class Observer:
         self._sums = SumRecorder() if "sums" in observe else None
         self._token_ids: list[int] = []  # by position, -1 where nothing was watched
 
+    @property
+    def recorders(self) -> list[Recorder]:
+        """What is to be told of the tokens' attention."""
+        return [recorder for recorder in (self._queries, self._statistics, self._sums) if recorder is not None]
+
     @contextmanager
     def watching(self, token_ids: Sequence[int], position: int) -> Iterator[None]:
         """For a forward of these tokens from `position` on."""
-        recorders = [recorder for recorder in (self._queries, self._statistics, self._sums) if recorder is not None]
-        with recording(recorders):
+        with recording(self.recorders):
             yield
+        self.watched(token_ids, position)
+
+    def watched(self, token_ids: Sequence[int], position: int) -> None:
+        """The recorders have seen these tokens, from `position` on."""
         self._token_ids += [-1] * (position - len(self._token_ids)) + list(token_ids)
 
     def observation(self, length: int) -> Observation:

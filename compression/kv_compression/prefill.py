@@ -5,10 +5,10 @@ from collections.abc import Collection, Sequence
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kv_compression.adapter import forward
 from kv_compression.kv_cache import KVCache
 from kv_compression.observation import Observation, Observed
 from kv_compression.observer import Observer
+from kv_compression.together import Piece, run_together
 
 
 class Prefill:
@@ -41,11 +41,19 @@ class Prefill:
 
     def step(self) -> bool:
         """Run one chunk; True when nothing is left. RuntimeError when that was so before."""
+        return self.accept(run_together(self._model, [self.piece])[0])
+
+    @property
+    def piece(self) -> Piece:
+        """The next chunk, for `run_together`; then `accept` what that gives. RuntimeError when nothing is left."""
         if not self._pending:
             raise RuntimeError("the prefill is finished")
-        chunk = self._pending.pop(0)
-        with self.observer.watching(chunk, self._cache.length):
-            self._logits = forward(self._model, self._cache, chunk)[0]
+        return Piece(self._cache, self._pending[0], self.observer)
+
+    def accept(self, logits: Tensor) -> bool:
+        """The chunk was run and gave these logits [vocab]; True when nothing is left."""
+        self._pending.pop(0)
+        self._logits = logits
         self._length = self._cache.length
         return not self._pending
 
@@ -79,7 +87,4 @@ def decode_step(model: PreTrainedModel, cache: KVCache, token_id: int, observer:
     With a prefill's `observer` the token is observed, too, so that a policy can choose again while an answer grows:
     `cache.select(policy, observer.observation(cache.length))`.
     """
-    if observer is None:
-        return forward(model, cache, [token_id])[0]
-    with observer.watching([token_id], cache.length):
-        return forward(model, cache, [token_id])[0]
+    return run_together(model, [Piece(cache, [token_id], observer)])[0]

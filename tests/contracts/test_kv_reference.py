@@ -4,7 +4,7 @@ The full side is one pass over all tokens, without any cache, with an attention 
 query what its turn's cache had dropped, per layer and per KV head.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -35,7 +35,8 @@ from kv_compression import (
     attach,
     decode_step,
 )
-from tests.kv_helpers import ARCHITECTURES, random_tokens
+from kv_compression.observation import Observed
+from tests.kv_helpers import ARCHITECTURES, empty_cache, random_tokens
 
 EVERY_POLICY = ("llama", "qwen3", "mistral", "gemma3_text")
 POLICIES: dict[str, Policy] = {
@@ -115,12 +116,13 @@ class Session:
 
     model: PreTrainedModel
     cache: KVCache
+    observe: Collection[Observed]
     observer: Observer | None = None
     tokens: list[int] = field(default_factory=list)
     logits: dict[int, Tensor] = field(default_factory=dict)
 
     def prefill(self, tokens: Sequence[int], chunk: int) -> Prefill:
-        observed = {"window": 6, "observe": ("statistics", "sums"), "observer": self.observer}
+        observed = {"window": 6, "observe": self.observe, "observer": self.observer}
         run = Prefill(self.model, self.cache, tokens, chunk=chunk, **observed)
         while not run.step():
             pass
@@ -142,9 +144,9 @@ class Session:
         return max(float((logits - expected[at]).abs().max()) for at, logits in self.logits.items())
 
 
-def _session(model: PreTrainedModel) -> Session:
+def _session(model: PreTrainedModel, policy: Policy) -> Session:
     attach(model)
-    return Session(model, KVCache(model.config, device="cpu", dtype=torch.float32))
+    return Session(model, empty_cache(model), policy.observe)
 
 
 CASES = [(name, policy) for name in ARCHITECTURES for policy in (POLICIES if name in EVERY_POLICY else ["snapkv"])]
@@ -155,7 +157,7 @@ def test_turns_on_the_working_cache_equal_the_masked_full_cache(
     architecture: str, policy_name: str, masked: Masked, tiny_model: Callable[..., PreTrainedModel]
 ) -> None:
     policy = POLICIES[policy_name]
-    session = _session(tiny_model(architecture, **ARCHITECTURES[architecture]))
+    session = _session(tiny_model(architecture, **ARCHITECTURES[architecture]), policy)
     for turn, (length, chunk) in enumerate([(60, 16), (9, 4), (30, 50)]):
         run = session.prefill(random_tokens(length, turn), chunk)
         session.cache = session.cache.select(policy, run.observation)
@@ -178,7 +180,7 @@ def test_turns_on_the_whole_cache_equal_the_masked_full_cache(
     architecture: str, masked: Masked, tiny_model: Callable[..., PreTrainedModel]
 ) -> None:
     """A follow-up sees everything again, whatever the answers before it were decoded from."""
-    session = _session(tiny_model(architecture, **ARCHITECTURES[architecture]))
+    session = _session(tiny_model(architecture, **ARCHITECTURES[architecture]), POLICIES["snapkv"])
     whole = session.cache
     for turn in range(3):
         start = len(session.tokens)
@@ -215,7 +217,7 @@ def test_the_full_policy_decodes_what_transformers_generates(
     model = tiny_model(architecture, **changes)
     prompt = random_tokens(50, 0)
     generated = model.generate(torch.tensor([prompt]), max_new_tokens=30, do_sample=False, eos_token_id=None)
-    session = _session(model)
+    session = _session(model, POLICIES["full"])
     logits = session.prefill(prompt, 16).logits
     answer = []
     for _ in range(30):

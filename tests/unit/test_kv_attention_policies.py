@@ -28,6 +28,7 @@ from kv_compression import (
     Prefill,
     SnapKV,
     Uniform,
+    attach,
     decode_step,
     reconstruct,
 )
@@ -151,6 +152,8 @@ def test_h2o_is_the_papers_algorithm_in_prefill_and_decoding(
     chunk: int, tiny_model: Callable[..., PreTrainedModel]
 ) -> None:
     model, policy, answer = tiny_model(), H2O(16), random_tokens(12, 1)
+    attach(model)
+    attached = model.config._attn_implementation
     AttentionInterface.register("h2o_written_out", h2o := WrittenOutH2O(16))
     AttentionMaskInterface.register("h2o_written_out", lambda *args, **kwargs: None)
     model.set_attn_implementation("h2o_written_out")
@@ -158,6 +161,7 @@ def test_h2o_is_the_papers_algorithm_in_prefill_and_decoding(
     model(torch.tensor([random_tokens(TOKENS)]), cache=whole)
     for token in answer:
         expected = model(torch.tensor([[token]]), cache=whole).logits[0, -1]
+    model.set_attn_implementation(attached)
     run = run_prefill(model, cache := empty_cache(model), random_tokens(TOKENS), chunk, observe=policy.observe)
     cache = cache.select(policy, run.observation)
     for token in answer:

@@ -8,7 +8,7 @@ reaches its recorder through a context variable, so sessions can take turns on o
 from kv_compression.adapter.attention import recording
 from kv_compression.adapter.layer_calls import LayerCall, SeparateLayers, separate_layers
 from kv_compression.adapter.layers import EntryCache, EntryLayer
-from kv_compression.adapter.model import attach, forward, sliding_windows, widest_entry
+from kv_compression.adapter.model import attach, forward, forward_together, sliding_windows, widest_entry
 from kv_compression.adapter.rotation import rotation_of
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "SeparateLayers",
     "attach",
     "forward",
+    "forward_together",
     "recording",
     "rotation_of",
     "separate_layers",

@@ -5,26 +5,26 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
-from kv_compression.adapter.layers import handed_over
-from kv_compression.attention import attend, attend_ragged, causal_mask
-from kv_compression.cache import LayerEntries
+from kv_compression.adapter.layers import HandedOver, handed_over
+from kv_compression.attention import attend, attend_entries, mask_of
 from kv_compression.errors import UnsupportedModelError
 from kv_compression.recorders import AttentionCall, Recorder
 
 NAME = "kv_compression"
 _OUTPUT_NAMES = ("o_proj", "dense", "out_proj", "c_proj", "wo")
 
-_recorders: ContextVar[Sequence[Recorder]] = ContextVar("recorders", default=())
+_recorders: ContextVar[Sequence[Sequence[Recorder]]] = ContextVar("recorders", default=())
 
 
 @contextmanager
-def recording(recorders: Sequence[Recorder]) -> Iterator[None]:
-    """Within this block, in this thread, forwards of attached models on a KVCache report to the recorders."""
+def recording(*recorders: Sequence[Recorder]) -> Iterator[None]:
+    """Within this block, in this thread, forwards of attached models report to the recorders, given by sequence."""
     token = _recorders.set(recorders)
     try:
         yield
@@ -47,20 +47,21 @@ def _attention(
     if attention_mask is not None:
         raise ValueError("masks of the caller's own are not supported: a token looks at all that came before it")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    held = _entries(module, key)
-    if held is not None:
-        for recorder in _recorders.get():
+    handed = _handed(module, key, value)
+    if handed is None:
+        mask, causal = mask_of(query, key.shape[2], sliding_window)
+        return attend(query, key, value, mask, causal, scale, softcap).transpose(1, 2).contiguous(), None
+    queries = query.split(list(handed.tokens), dim=2)
+    for of_sequence, entries, recorders in zip(queries, handed.entries, _recorders.get(), strict=False):
+        for recorder in recorders:
             output = output_weights(module, query.shape[1], value.shape[-1])
             layer = int(module.layer_idx)  # type: ignore[arg-type]
-            recorder.record(AttentionCall(layer, query[0], held, scale, softcap, sliding_window, output))
-        if held.dense() is None:
-            return attend_ragged(query, held, scale, softcap).transpose(1, 2).contiguous(), None
-    tokens, entries = query.shape[2], key.shape[2]
-    window = None if sliding_window is None or entries <= sliding_window else sliding_window
-    causal = window is None and tokens == entries > 1
-    seen_by_all = causal or (tokens == 1 and window is None)
-    mask = None if seen_by_all else causal_mask(tokens, entries, window, query.dtype, query.device)
-    return attend(query, key, value, mask, causal, scale, softcap).transpose(1, 2).contiguous(), None
+            recorder.record(AttentionCall(layer, of_sequence[0], entries, scale, softcap, sliding_window, output))
+    outputs = [
+        attend_entries(of_sequence, entries, scale, softcap, sliding_window).transpose(1, 2)
+        for of_sequence, entries in zip(queries, handed.entries, strict=True)
+    ]
+    return torch.cat(outputs, dim=1), None
 
 
 def output_weights(module: nn.Module, heads: int, dim: int) -> Tensor | None:
@@ -75,13 +76,13 @@ def output_weights(module: nn.Module, heads: int, dim: int) -> Tensor | None:
     return None
 
 
-def _entries(module: nn.Module, key: Tensor) -> LayerEntries | None:
-    """What the layer's KVCache holds now; None when it has another cache or none."""
+def _handed(module: nn.Module, key: Tensor, value: Tensor) -> HandedOver | None:
+    """What the layer's KVCaches hold now; None when it has another cache or none."""
     handed = handed_over.get()
     handed_over.set(None)
-    if handed is None or handed[0] is key:
-        return None if handed is None else handed[1]
-    raise UnsupportedModelError(type(module).__name__, "it changes the keys that its cache returned")
+    if handed is None or (handed.keys is key and handed.values is value):
+        return handed
+    raise UnsupportedModelError(type(module).__name__, "it changes the keys or values that its cache returned")
 
 
 def _refuse_unknown(module: nn.Module, arguments: dict[str, Any]) -> None:
@@ -107,7 +108,9 @@ def _no_mask(
     if q_offset + q_length != kv_offset + kv_length:
         raise ValueError("static caches are not supported: their last key is not the last token's")
     if attention_mask is not None and not bool(attention_mask.all()):
-        raise ValueError("padded batches are not supported: run one sequence at a time")
+        raise ValueError(
+            "padded batches are not supported: give every sequence a cache of its own, and run them with run_together"
+        )
     if use_vmap:
         raise UnsupportedModelError(config.model_type, "it changes the causal mask")
 

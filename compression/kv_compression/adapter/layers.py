@@ -3,6 +3,7 @@ no tensors of heads with different numbers of entries."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -10,8 +11,20 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kv_compression.cache import LayerBuffer, LayerEntries
 
-handed_over: ContextVar[tuple[Tensor, LayerEntries] | None] = ContextVar("handed_over", default=None)
-"""What the layer that was updated last returned to transformers as its keys, and the entries that these stand for."""
+
+@dataclass(frozen=True)
+class HandedOver:
+    """What a layer that was updated returned to transformers as `keys` and `values`, and what these stand for: of every
+    sequence the entries, and how many of the new tokens are its own."""
+
+    keys: Tensor
+    values: Tensor
+    entries: Sequence[LayerEntries]
+    tokens: Sequence[int]
+
+
+handed_over: ContextVar[HandedOver | None] = ContextVar("handed_over", default=None)
+"""By the layer that was updated last."""
 
 
 class EntryLayer(CacheLayerMixin):
@@ -45,16 +58,21 @@ class EntryLayer(CacheLayerMixin):
             raise ValueError(
                 f"a KVCache holds one sequence, not {sequences}: no batches, beams or num_return_sequences"
             )
-        if self.record_past:
-            self.slide()
-        held = self.buffer.append_tokens(key_states[0], value_states[0], self.length)
-        if not self.record_past:
-            self.slide()
-        self.length += key_states.shape[2]
+        held = self.append(key_states[0], value_states[0])
         dense = held.dense()
         states = (key_states, value_states) if dense is None else (dense.keys[None], dense.values[None])
-        handed_over.set((states[0], held))
+        handed_over.set(HandedOver(*states, [held], [key_states.shape[2]]))
         return states
+
+    def append(self, keys: Tensor, values: Tensor) -> LayerEntries:
+        """The same for states [kv_heads, tokens, dim]: all entries that the new tokens may attend to."""
+        if self.record_past:
+            self.slide()
+        held = self.buffer.append_tokens(keys, values, self.length)
+        if not self.record_past:
+            self.slide()
+        self.length += keys.shape[1]
+        return held
 
     def slide(self) -> None:
         """Drop what the sliding window has left behind: the next token attends to so many entries and itself."""
@@ -112,3 +130,52 @@ class EntryCache(Cache):
 
     def __init__(self, sliding_windows: Sequence[int | None]) -> None:
         super().__init__(layers=[EntryLayer(window) for window in sliding_windows])
+
+
+class BatchLayer(CacheLayerMixin):
+    """One layer of several sequences, whose new tokens lie one sequence behind another in one row."""
+
+    def __init__(self, layers: Sequence[EntryLayer], tokens: Sequence[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._layers = layers
+        self._tokens = tokens
+
+    @property
+    def is_sliding(self) -> bool:
+        """As of its sequences."""
+        return self._layers[0].is_sliding
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do, as in `EntryLayer`."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append every sequence's part of the states [1, kv_heads, tokens, dim] to its own layer."""
+        pieces = zip(
+            self._layers,
+            key_states[0].split(list(self._tokens), dim=1),
+            value_states[0].split(list(self._tokens), dim=1),
+            strict=True,
+        )
+        held = [layer.append(keys, values) for layer, keys, values in pieces]
+        handed_over.set(HandedOver(key_states, value_states, held, self._tokens))
+        return key_states, value_states
+
+    def get_seq_length(self) -> int:
+        """Of the longest sequence: positions are given with the tokens."""
+        return max(layer.length for layer in self._layers)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """For a mask that nobody makes."""
+        return query_length, self.get_seq_length()
+
+    def get_max_length(self) -> int:
+        """No limit."""
+        return -1
+
+
+class EntryBatch(Cache):
+    """The layers of several sequences, for one forward of so many new tokens of each one."""
+
+    def __init__(self, caches: Sequence[EntryCache], tokens: Sequence[int]) -> None:
+        by_layer = zip(*(cache.layers for cache in caches), strict=True)
+        super().__init__(layers=[BatchLayer(layers, tokens) for layers in by_layer])

@@ -6,25 +6,29 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.cache_utils import get_layer_types_and_kwargs
+from transformers.cache_utils import Cache, get_layer_types_and_kwargs
 
 from kv_compression.adapter.attention import NAME, recording
 from kv_compression.adapter.generation import prepare_generation
-from kv_compression.adapter.layers import EntryCache, handed_over
+from kv_compression.adapter.layers import EntryBatch, EntryCache, handed_over
 from kv_compression.errors import UnsupportedModelError
 from kv_compression.recorders import QueryRecorder
 
+_CHECKED = (0, 1, 2)  # token ids that every model has
+_TOLERANCE = 0.1  # of the largest logit: what 16 bits may differ by in two ways of computing the same
+
 
 def attach(model: PreTrainedModel) -> None:
-    """Route the model's attention through this library, and run one token to see that all layers follow.
+    """Route the model's attention through this library, and run three tokens to see that nothing changes by that.
 
     Raises UnsupportedModelError, and then leaves the model as it was.
     """
     _check_class(model)
     before = model.config._attn_implementation
+    expected = _own_logits(model)
     model.set_attn_implementation(NAME)
     try:
-        _check_run(model)
+        _check_run(model, expected)
     except Exception:
         model.set_attn_implementation(before)
         raise
@@ -58,14 +62,36 @@ def forward(model: PreTrainedModel, cache: EntryCache, token_ids: Sequence[int],
 
     ValueError for a model that was not attached.
     """
+    return _run(model, cache, token_ids, _positions(cache, token_ids), keep)[-keep:]
+
+
+@torch.no_grad()
+def forward_together(model: PreTrainedModel, caches: Sequence[EntryCache], pieces: Sequence[Sequence[int]]) -> Tensor:
+    """Append to every cache its piece of tokens; the logits after each piece [caches, vocab], float32.
+
+    All pieces run as one row of tokens, with no padding. Every one attends to its own cache alone.
+    """
+    positions = [position for cache, piece in zip(caches, pieces, strict=True) for position in _positions(cache, piece)]
+    lengths = [len(piece) for piece in pieces]
+    last = torch.tensor(lengths, device=model.device).cumsum(0) - 1
+    token_ids = [token_id for piece in pieces for token_id in piece]
+    return _run(model, EntryBatch(caches, lengths), token_ids, positions, last)
+
+
+def _positions(cache: EntryCache, token_ids: Sequence[int]) -> range:
+    start = cache.layers[0].length
+    return range(start, start + len(token_ids))
+
+
+def _run(
+    model: PreTrainedModel, cache: Cache, token_ids: Sequence[int], positions: Sequence[int], keep: int | Tensor
+) -> Tensor:
     if model.config._attn_implementation != NAME:
         raise ValueError("attach(model) comes first")
     handed_over.set(None)  # what a forward that failed may have left
-    start = cache.layers[0].length
-    input_ids = torch.tensor([token_ids], device=model.device)
-    positions = torch.arange(start, start + len(token_ids), device=model.device)
-    output = model(input_ids=input_ids, position_ids=positions[None], cache=cache, use_cache=True, logits_to_keep=keep)
-    logits: Tensor = output.logits[0, -keep:].float()
+    ids, at = torch.tensor([token_ids, positions], device=model.device)[:, None]
+    output = model(input_ids=ids, position_ids=at, cache=cache, use_cache=True, logits_to_keep=keep)
+    logits: Tensor = output.logits[0].float()
     return logits
 
 
@@ -80,10 +106,20 @@ def _check_class(model: PreTrainedModel) -> None:
         raise UnsupportedModelError(kind, f"its forward does not take {', '.join(missing)}")
 
 
-def _check_run(model: PreTrainedModel) -> None:
+@torch.no_grad()
+def _own_logits(model: PreTrainedModel) -> Tensor:
+    """After the tokens of the check, by the attention that the model has now."""
+    output = model(input_ids=torch.tensor([_CHECKED], device=model.device), use_cache=False, logits_to_keep=1)
+    logits: Tensor = output.logits[0].float()
+    return logits
+
+
+def _check_run(model: PreTrainedModel, expected: Tensor) -> None:
     cache, recorder = EntryCache(sliding_windows(model.config)), QueryRecorder(window=1)
     with recording([recorder]):
-        forward(model, cache, [0])
-    bypassed = [i for i, layer in enumerate(cache.layers) if layer.length != 1 or i not in recorder.layers]
+        logits = forward(model, cache, _CHECKED)
+    bypassed = [i for i, layer in enumerate(cache.layers) if layer.length != len(_CHECKED) or i not in recorder.layers]
     if bypassed:
         raise UnsupportedModelError(model.config.model_type, f"the layers {bypassed} do not use cache and attention")
+    if not bool((logits - expected).abs().max() <= _TOLERANCE * expected.abs().max()):
+        raise UnsupportedModelError(model.config.model_type, "its attention does more than this library knows of")
