@@ -158,7 +158,7 @@ def plot(path: Path, results: Sequence[Mapping[str, Any]], apart: bool) -> None:
         x="bytes stored, as a part of the full bfloat16 cache's",
         y="mean negative log-likelihood per token (lower is better)",
         reference=("full cache", full),
-        log_x=True,
+        log_shares=True,
     )
 
 

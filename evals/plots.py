@@ -10,6 +10,7 @@ matplotlib.use("agg")  # no display is needed
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 Matrix = Sequence[Sequence[float]]
 COLUMNS = 4
@@ -51,11 +52,12 @@ def lines(
     x: str,
     y: str,
     reference: tuple[str, float] | None = None,
-    log_x: bool = False,
+    log_shares: bool = False,
 ) -> None:
     """One panel per name, all with the same lines by name, each through points (x, y).
 
-    `reference` is a name and a height for a dashed line across.
+    `reference` is a name and a height for a dashed line across. With `log_shares` x is a part of a whole,
+    shown in % on a logarithmic axis.
     """
     size = (3 + 6 * len(panels), 5.5)
     figure, grid = pyplot.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True, layout="constrained")
@@ -65,8 +67,9 @@ def lines(
             axes.plot(*zip(*sorted(points), strict=True), label=name, **style)
         if reference is not None:
             axes.axhline(reference[1], color="black", linestyle="--", linewidth=1, label=reference[0])
-        if log_x:
-            axes.set_xscale("log")
+        if log_shares:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(PercentFormatter(1))
         axes.set_title(panel, fontsize=9)
         axes.set_xlabel(x)
         axes.grid(alpha=0.3)

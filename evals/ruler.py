@@ -113,7 +113,7 @@ def plot(path: Path, records: Sequence[Record]) -> None:
         x="part of the entries kept",
         y="mean score",
         reference=("full cache", mean(records, KNOWN, "full", "score")),
-        log_x=True,
+        log_shares=True,
     )
 
 

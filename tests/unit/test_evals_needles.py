@@ -122,6 +122,6 @@ def test_plots_are_png_files(tmp_path: Path) -> None:
         x="x",
         y="y",
         reference=("full", 2),
-        log_x=True,
+        log_shares=True,
     )
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in (map_file, line_file))
