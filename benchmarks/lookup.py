@@ -2,11 +2,11 @@
 
     python -m benchmarks.lookup [--model NAME] [--budget 1024] [--json FILE]
 
-The model reads the beginning of samples/handbook.md and is asked to repeat sections of it, with the section's first words given: there
-a draft of what followed these words in the prompt is often right. SnapKV chooses by the request, within the head
-profile if the model has one. All ways take turns, section by section; reading the prompt is not counted. "same" are the
-answers that are the greedy ones of the same cache, token for token; "right" is the part of what was asked for that an
-answer repeats before its first wrong token.
+The model reads the beginning of samples/handbook.md and is asked to repeat sections of it, with the section's first
+words given: there a draft of what followed these words in the prompt is often right. SnapKV chooses by the request,
+within the head profile if the model has one. All ways take turns, section by section; reading the prompt is not
+counted. "same" is the part of the answers that are the greedy ones of the same cache, token for token; "right" the
+part of what was asked for that an answer repeats before its first wrong token.
 """
 
 import argparse
