@@ -22,7 +22,7 @@ whole cache takes in bfloat16. A line of the data is {"document_id", "text", "qu
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, product
 from pathlib import Path
@@ -179,14 +179,11 @@ def parser() -> ArgumentParser:
     return parser
 
 
-def main() -> None:
-    """Print the table."""
-    options = parser().parse_args()
-    runner = Runner.load(options.model)
-    table = rows(options, runner.allocations(options.allocations))
+def run(runner: Runner, read: Iterable[Document], table: Sequence[Row], options: Namespace) -> None:
+    """Measure document by document, and print the table. SystemExit when there is none."""
     results: list[dict[str, Any]] = []
     done: list[dict[str, Any]] = []
-    for document in documents(options.data, runner, options.documents, options.questions, tuple(options.tokens)):
+    for document in read:
         results.append(measure(runner, document, table, options))
         done.append({"document": document.name, "tokens": len(document.token_ids), "rows": results[-1]})
         write_json(options.json, {"options": as_json(options), "documents": done})
@@ -198,6 +195,14 @@ def main() -> None:
     print_table(table_of(results, options.seed, options.apart), [*header, *(["F1", "contained"] * options.answers)])
     if options.plot:
         plot(options.plot, results, options.apart)
+
+
+def main() -> None:
+    """The rows of the options, on the first documents."""
+    options = parser().parse_args()
+    runner = Runner.load(options.model)
+    read = documents(options.data, runner, options.documents, options.questions, tuple(options.tokens))
+    run(runner, read, rows(options, runner.allocations(options.allocations)), options)
 
 
 if __name__ == "__main__":

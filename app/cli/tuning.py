@@ -24,7 +24,7 @@ def run_tuning(model: str | None, files: Sequence[Path], console: Console) -> No
     loaded = load_model(settings)
     with console.status(f"reading {len(texts)} texts twice"):
         try:
-            profile = tune(loaded, texts, budget=BUDGET, tokens=min(TOKENS, loaded.context_tokens // 2))
+            profile = tune(loaded, texts, budgets=[BUDGET], tokens=min(TOKENS, loaded.context_tokens // 2))[BUDGET]
         except ValueError as error:
             raise TuningError(str(error)) from error
     measured = {"texts": [file.name for file in files], "budget": BUDGET, "tokens": TOKENS, "torch": torch.__version__}

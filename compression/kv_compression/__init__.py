@@ -26,7 +26,7 @@ from kv_compression.policies import (
     StreamingLLM,
 )
 from kv_compression.prefill import Prefill, decode_step
-from kv_compression.profile import measure_profile
+from kv_compression.profile import measure_profiles
 from kv_compression.reconstruction import reconstruct
 from kv_compression.renumber import renumbered
 from kv_compression.segment import Segment, join
@@ -73,7 +73,7 @@ __all__ = [
     "decode_step",
     "encode_segment",
     "join",
-    "measure_profile",
+    "measure_profiles",
     "reconstruct",
     "renumbered",
     "run_together",

@@ -7,6 +7,7 @@ all layers, and count what every head was given.
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from kv_compression.allocation import Profile
@@ -16,33 +17,43 @@ from kv_compression.prefill import Prefill
 from kv_compression.reconstruction import reconstruct
 
 
-def measure_profile(
+def measure_profiles(
     model: PreTrainedModel,
     texts: Iterable[Sequence[int]],
     request: Sequence[int],
     go_on: Sequence[int],
     *,
-    budget: int,
-) -> Profile:
-    """The mean over the texts of each head's share, relative to the mean head, at `budget` positions per head.
+    budgets: Sequence[int],
+) -> dict[int, Profile]:
+    """Budget, in positions per head -> the mean over the texts of each head's share, relative to the mean head.
 
-    texts: token ids, each text longer than the budget. request, go_on: as for `reconstruct`.
+    Every text is read once for all budgets. texts: token ids, each text longer than the budgets. request, go_on: as for
+    `reconstruct`.
     """
-    shares = torch.stack([_shares(model, list(text), request, go_on, budget) for text in texts]).mean(dim=0)
-    return Profile(tuple(tuple(round(share, 4) for share in layer) for layer in shares.tolist()))
+    measured = [_shares(model, list(text), request, go_on, budgets) for text in texts]
+    return {budget: _profile([shares[budget] for shares in measured]) for budget in budgets}
 
 
 @torch.inference_mode()
 def _shares(
-    model: PreTrainedModel, text: list[int], request: Sequence[int], go_on: Sequence[int], budget: int
-) -> torch.Tensor:
-    """[layers, kv_heads]."""
-    if len(text) <= budget:
-        raise ValueError(f"a text of {len(text)} tokens says nothing about a budget of {budget}")
+    model: PreTrainedModel, text: list[int], request: Sequence[int], go_on: Sequence[int], budgets: Sequence[int]
+) -> dict[int, Tensor]:
+    """Budget -> [layers, kv_heads]."""
+    if len(text) <= max(budgets):
+        raise ValueError(f"a text of {len(text)} tokens says nothing about a budget of {max(budgets)}")
     cache = KVCache(model.config, device=model.device, dtype=model.dtype)
     run = Prefill(model, cache, text)
     while not run.step():
         pass
-    kept = cache.select(KVzip(budget), reconstruct(model, cache, text, request, go_on))
-    counts = torch.tensor([layer.buffer.counts for layer in kept.layers], dtype=torch.float64)
-    return counts / counts.mean()
+    repeated = reconstruct(model, cache, text, request, go_on)
+    kept = {budget: cache.select(KVzip(budget), repeated) for budget in budgets}
+    counts = {
+        budget: torch.tensor([layer.buffer.counts for layer in selected.layers], dtype=torch.float64)
+        for budget, selected in kept.items()
+    }
+    return {budget: of_heads / of_heads.mean() for budget, of_heads in counts.items()}
+
+
+def _profile(shares: Sequence[Tensor]) -> Profile:
+    mean = torch.stack(list(shares)).mean(dim=0)
+    return Profile(tuple(tuple(round(share, 4) for share in layer) for layer in mean.tolist()))

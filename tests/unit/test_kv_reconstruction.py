@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from kv_compression import KVCache, KVzip, Prefill, SnapKV, attach, measure_profile, reconstruct
+from kv_compression import KVCache, KVzip, Prefill, SnapKV, attach, measure_profiles, reconstruct
 from kv_compression.reconstruction import OVERLAP, SINKS
 
 REQUEST, GO_ON, CHUNK = [7, 8, 9], [11, 12], 25
@@ -81,9 +81,14 @@ def test_only_a_whole_cache_of_the_text_is_taken(model: PreTrainedModel) -> None
 
 def test_a_profile_has_the_mean_one_and_a_share_for_every_head(model: PreTrainedModel) -> None:
     attach(model)
-    profile = measure_profile(model, [TEXT, TEXT[:50]], REQUEST, GO_ON, budget=16)
-    shares = torch.tensor(profile.shares)
-    assert shares.shape == (3, 2)
-    assert float(shares.mean()) == pytest.approx(1, abs=1e-3)
+    profiles = measure_profiles(model, [TEXT, TEXT[:50]], REQUEST, GO_ON, budgets=[16, 24])
+    for profile in profiles.values():
+        shares = torch.tensor(profile.shares)
+        assert shares.shape == (3, 2)
+        assert float(shares.mean()) == pytest.approx(1, abs=1e-3)
+    assert profiles == {
+        budget: measure_profiles(model, [TEXT, TEXT[:50]], REQUEST, GO_ON, budgets=[budget])[budget]
+        for budget in (16, 24)
+    }
     with pytest.raises(ValueError, match="says nothing"):
-        measure_profile(model, [TEXT], REQUEST, GO_ON, budget=60)
+        measure_profiles(model, [TEXT], REQUEST, GO_ON, budgets=[16, 60])
