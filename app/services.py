@@ -10,6 +10,7 @@ from app.engine.engine import Engine, EngineSettings
 from app.engine.loading import load_model, resolve_embedder
 from app.engine.memory import bound_arenas
 from app.engine.policy import allocation_of, find_profile, working_policy
+from app.engine.running import CacheSettings
 from app.prompt import PromptBuilder
 from app.sessions import KVStore, SessionRecords, open_kv_client
 from app.settings import Settings
@@ -59,9 +60,8 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
         allocation = allocation_of(settings, find_profile(settings, loaded.weights))
         policy = working_policy(settings, allocation)
         archive = Archive(settings.archive, settings.archive_keep, allocation)
-        engine = Engine(
-            loaded, EngineSettings(policy, settings.window, archive, settings.prefill_chunk, settings.queue_size)
-        )
+        caches = CacheSettings(policy, settings.window, archive, settings.prefill_chunk)
+        engine = Engine(loaded, _engine_settings(settings, caches))
         engine.start()
         opened.callback(engine.stop)
         yield Services(
@@ -75,3 +75,14 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
             admission=Admission(settings.queue_size, settings.tenant_turns),
             fingerprint=loaded.fingerprint(archive=repr((archive, settings.archive_format)), policy=repr(policy)),
         )
+
+
+def _engine_settings(settings: Settings, caches: CacheSettings) -> EngineSettings:
+    return EngineSettings(
+        caches,
+        turns=settings.running_turns,
+        memory=settings.running_memory_mb * 2**20,
+        waiting_turns=settings.queue_size,
+        waiting_tokens=settings.queue_tokens,
+        patience_s=settings.queue_timeout_s,
+    )

@@ -64,7 +64,11 @@ class Settings(BaseSettings):
 
     # limits
     max_upload_mb: int = Field(100, ge=1, description="Largest upload request, in MiB.")
+    running_turns: int = Field(8, ge=1, description="Turns that run on the model together.")
+    running_memory_mb: int = Field(4096, ge=1, description="Memory for the caches of running turns, in MiB.")
     queue_size: int = Field(32, ge=1, description="Turns that may wait for the model.")
+    queue_tokens: int = Field(262_144, ge=1, description="Prompt tokens that may wait for the model, in all.")
+    queue_timeout_s: int = Field(120, ge=1, description="Longest wait for the model, in seconds.")
     tenant_turns: int = Field(8, ge=1, description="Turns one tenant may have waiting or running.")
     kv_memory_mb: int = Field(2048, ge=64, description="Memory limit of the embedded server, in MiB.")
     kv_ttl_s: int = Field(7 * 24 * 3600, ge=1, description="Seconds until an unused session cache expires.")

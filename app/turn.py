@@ -99,6 +99,7 @@ class Turn:
 
     def _submit(self, conversation: Conversation, plan: Plan) -> Generation:
         request = GenerationRequest(
+            tenant=self._request.tenant,
             token_ids=plan.sequence,
             max_tokens=self._request.max_tokens,
             temperature=self._request.temperature,

@@ -1,36 +1,40 @@
-"""The one thread that owns the model. A bounded queue feeds it; turns run in the order in which they came."""
+"""The one thread that owns the model. Every step runs the next token of each turn that answers, and at most one chunk
+of the prompts of those that read, in one pass."""
 
-import queue
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
 import torch
 
-from app.engine.archive import Archive
-from app.engine.generation import Finished, Generation, GenerationRequest
+from app.engine.generation import Generation, GenerationRequest
 from app.engine.loading import LoadedModel
-from app.engine.memory import give_back
-from app.engine.sampling import sample
-from app.errors import ServerBusyError, SnapragError
-from kv_compression import KVCache, Policy, Prefill, decode_step
+from app.engine.memory import bytes_per_token, give_back
+from app.engine.running import CacheSettings, RunningTurn, restore
+from app.engine.waiting import RETRY_AFTER_S, WaitingTurns
+from app.errors import ServerBusyError, SnapragError, TurnCancelledError
+from kv_compression import KVCache, run_together
 
 PAUSE_S = 1.0
+RESTORING = 2  # caches that are read at the same time, beside the model
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What the engine does with a cache: the policy of the working cache, and what becomes the archive."""
+    """caches: what turns do with theirs. turns: how many run together. memory: bytes that all their caches may take.
+    waiting_turns, waiting_tokens, patience_s: of `WaitingTurns`."""
 
-    policy: Policy
-    window: int
-    archive: Archive
-    prefill_chunk: int
-    queue_size: int
+    caches: CacheSettings
+    turns: int
+    memory: int
+    waiting_turns: int
+    waiting_tokens: int
+    patience_s: float
 
 
 class Engine:
@@ -39,9 +43,13 @@ class Engine:
     def __init__(self, loaded: LoadedModel, settings: EngineSettings) -> None:
         self.loaded = loaded
         self.settings = settings
-        self._queue: queue.Queue[Generation | None] = queue.Queue(settings.queue_size)
+        self._waiting = WaitingTurns(settings.waiting_turns, settings.waiting_tokens, settings.patience_s)
+        self._turns: list[RunningTurn] = []
+        self._bytes_per_token = bytes_per_token(loaded.model)
+        self._restoring = ThreadPoolExecutor(RESTORING, "restoring")
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._stopping = threading.Event()
+        self._wake = threading.Event()
 
     def start(self) -> None:
         """Start the thread."""
@@ -50,26 +58,22 @@ class Engine:
     def stop(self) -> None:
         """Stop after the running step. Turns that run or wait end with ServerBusyError."""
         self._stopping.set()
-        try:
-            self._queue.put_nowait(None)  # wakes an idle thread; a full queue wakes it anyway
-        except queue.Full:
-            log.debug("engine_stop_queue_full")
+        self._wake.set()
         self._thread.join()
+        self._restoring.shutdown()
 
     @property
     def waiting(self) -> int:
         """Turns that wait for the model."""
-        return self._queue.qsize()
+        return len(self._waiting)
 
     def submit(self, request: GenerationRequest, cancelled: threading.Event) -> Generation:
-        """Queue a request. ServerBusyError when the queue is full or the engine stops."""
+        """Queue a request. ServerBusyError when too much waits or the engine stops."""
         generation = Generation(request, cancelled, submitted_at=time.perf_counter())
         if self._stopping.is_set():
             raise ServerBusyError("it is stopping", retry_after_s=5)
-        try:
-            self._queue.put_nowait(generation)
-        except queue.Full:
-            raise ServerBusyError("too many turns are waiting", retry_after_s=10) from None
+        self._waiting.put(generation)
+        self._wake.set()
         return generation
 
     def rebuild(self, segments: Iterable[Iterable[memoryview]], fingerprint: str, tokens: int, room: int) -> KVCache:
@@ -81,98 +85,93 @@ class Engine:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            if (generation := self._next()) is not None:
-                self._serve(generation)
-                del generation  # and with it the turn's caches, while the thread waits
-        while not self._queue.empty():
-            generation = self._queue.get_nowait()
-            if generation is not None:
-                generation.emit(ServerBusyError("it is stopping", retry_after_s=5))
-
-    def _next(self) -> Generation | None:
-        """The next of the queue, None to stop. A pause is used to give memory back: never between busy turns, which
-        run faster on warm pages."""
-        try:
-            return self._queue.get(timeout=PAUSE_S)
-        except queue.Empty:
-            give_back()
-            return self._queue.get()
-
-    def _serve(self, generation: Generation) -> None:
-        try:
             with torch.inference_mode():
-                generation.emit(self._generate(generation))
-        except SnapragError as error:
-            generation.emit(error)
-        except Exception as error:  # one turn's fault must not end the thread that serves all others
-            log.exception("generation_failed")
-            generation.emit(error)
+                if not self.step():
+                    self._pause()
+        for generation in [*(turn.generation for turn in self._turns), *self._drain()]:
+            generation.emit(ServerBusyError("it is stopping", retry_after_s=5))
 
-    def _generate(self, generation: Generation) -> Finished:
-        generation.check_cancelled()
-        request = generation.request
-        started = time.perf_counter()
-        restored = request.restore()
-        cache = self._empty_cache(len(request.token_ids)) if restored is None else restored
-        restored_tokens = cache.length
-        restored_at = time.perf_counter()
-        run, working = self._prefill(generation, cache, request.token_ids[restored_tokens:])
-        kept_tokens = round(working.entries)
-        prefilled_at = time.perf_counter()
-        reason = self._decode(generation, run.logits, working)
-        decoded_at = time.perf_counter()
-        segment = None
-        if request.keep_archive:
-            segment = self.settings.archive.segment(cache, working, run.observation, restored_tokens)
-        return Finished(
-            reason=reason,
-            cached_tokens=restored_tokens,
-            kept_tokens=kept_tokens,
-            segment=segment,
-            replaces=self.settings.archive.replaces,
-            queue_ms=(started - generation.submitted_at) * 1000,
-            restore_ms=(restored_at - started) * 1000,
-            prefill_ms=(prefilled_at - restored_at) * 1000,
-            decode_ms=(decoded_at - prefilled_at) * 1000,
-        )
+    def step(self) -> bool:
+        """One pass of the model over all turns that are ready; False when there is none."""
+        self._admit()
+        ready = self._ready()
+        if not ready:
+            return False
+        try:
+            logits = run_together(self.loaded.model, [turn.piece for turn in ready])
+        except Exception as error:  # it cannot be known whose fault it is, and what the caches hold now
+            log.exception("pass_failed", turns=len(ready))
+            for turn in ready:
+                self._end(turn, error)
+            return True
+        for turn, of_turn in zip(ready, logits, strict=True):
+            self._advance(turn, of_turn)
+        return True
 
-    def _empty_cache(self, room: int) -> KVCache:
-        model = self.loaded.model
-        cache = KVCache(model.config, device=model.device, dtype=model.dtype)
-        cache.reserve(room)
-        return cache
+    def _admit(self) -> None:
+        """Let turns in as far as places and memory allow; those that gave up are let go."""
+        for generation in self._waiting.leave():
+            late = ServerBusyError("the turn waited too long", RETRY_AFTER_S)
+            generation.emit(TurnCancelledError() if generation.cancelled.is_set() else late)
+        for turn in [turn for turn in self._turns if turn.generation.cancelled.is_set()]:
+            self._end(turn, TurnCancelledError())
+        while (first := self._waiting.next()) is not None and self._fits(first):
+            generation = self._waiting.take()
+            future = self._restoring.submit(restore, generation, self.loaded)
+            future.add_done_callback(lambda _: self._wake.set())
+            self._turns.append(RunningTurn(generation, self.loaded, self.settings.caches, future))
 
-    def _prefill(self, generation: Generation, cache: KVCache, token_ids: Sequence[int]) -> tuple[Prefill, KVCache]:
-        """The prefill, at its end, and the working cache."""
-        settings = self.settings
-        observe = set(settings.policy.observe)
-        if generation.request.keep_archive:
-            observe |= set(settings.archive.policy(len(token_ids)).observe)
-        run = Prefill(
-            self.loaded.model,
-            cache,
-            token_ids,
-            chunk=settings.prefill_chunk,
-            window=settings.window,
-            observe=observe,
-        )
-        while not run.step():
-            self._check(generation)
-        return run, cache.select(settings.policy, run.observation, room=generation.request.max_tokens)
+    def _fits(self, generation: Generation) -> bool:
+        """Whether there is room for the turn's largest caches beside those of the others. A turn alone always runs."""
+        needed = sum(map(self._most, [*(turn.generation for turn in self._turns), generation]))
+        return not self._turns or (len(self._turns) < self.settings.turns and needed <= self.settings.memory)
 
-    def _decode(self, generation: Generation, logits: torch.Tensor, working: KVCache) -> str:
-        """Emit tokens until the model stops or the limit is reached; every emitted token is in `working`."""
-        request = generation.request
-        for _ in range(request.max_tokens):
-            self._check(generation)
-            token = sample(logits, request.temperature)
-            if token in self.loaded.eos_token_ids:
-                return "stop"
-            generation.emit(token)
-            logits = decode_step(self.loaded.model, working, token)
-        return "length"
+    def _most(self, generation: Generation) -> int:
+        """Bytes: the whole sequence and the working cache are held at the same time."""
+        tokens, budget = len(generation.request.token_ids), self.settings.caches.policy.budget
+        kept = tokens if budget is None else min(budget, tokens)
+        return (tokens + kept + generation.request.max_tokens) * self._bytes_per_token
 
-    def _check(self, generation: Generation) -> None:
-        generation.check_cancelled()
-        if self._stopping.is_set():
-            raise ServerBusyError("it is stopping", retry_after_s=5)
+    def _ready(self) -> list[RunningTurn]:
+        """Those that answer, and of those that read as many as share one chunk, the ones that waited longest first."""
+        for turn in [turn for turn in self._turns if turn.stage == "restoring" and turn.restoring.done()]:
+            try:
+                turn.begin()
+            except Exception as error:  # one turn's fault must not end the thread that serves all others
+                self._end(turn, error)
+        ready = [turn for turn in self._turns if turn.stage == "answering"]
+        room = self.settings.caches.prefill_chunk
+        for turn in [turn for turn in self._turns if turn.stage == "reading"]:
+            if (tokens := len(turn.piece.token_ids)) <= room:
+                room -= tokens
+                ready.append(turn)
+                self._turns.remove(turn)  # to the end: the others read first next time
+                self._turns.append(turn)
+        return ready
+
+    def _advance(self, turn: RunningTurn, logits: torch.Tensor) -> None:
+        try:
+            finished = turn.accept(logits)
+        except Exception as error:  # as above
+            self._end(turn, error)
+        else:
+            if finished is not None:
+                turn.generation.emit(finished)
+                self._turns.remove(turn)
+
+    def _end(self, turn: RunningTurn, error: Exception) -> None:
+        if not isinstance(error, SnapragError):
+            log.error("generation_failed", exc_info=error)
+        self._turns.remove(turn)
+        turn.generation.emit(error)
+
+    def _drain(self) -> list[Generation]:
+        return [self._waiting.take() for _ in range(len(self._waiting))]
+
+    def _pause(self) -> None:
+        """Until something happens. A longer pause is used to give memory back: never between busy turns, which run
+        faster on warm pages."""
+        if not self._wake.wait(PAUSE_S) and not self._turns:
+            give_back()
+            self._wake.wait()
+        self._wake.clear()

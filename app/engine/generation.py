@@ -15,9 +15,10 @@ def _nothing() -> KVCache | None:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """`token_ids` is the session's whole sequence, this turn's prompt last. `restore` runs when the
-    turn begins; the cache that it returns covers the sequence's first tokens, all but some at least."""
+    """`tenant` is who asks. `token_ids` is the session's whole sequence, this turn's prompt last. `restore` runs when
+    the turn begins, beside the model; the cache that it returns covers the sequence's first tokens, not all."""
 
+    tenant: str
     token_ids: Sequence[int]
     max_tokens: int
     temperature: float = 0.0
@@ -42,7 +43,7 @@ class Finished:
     decode_ms: float
 
 
-@dataclass
+@dataclass(eq=False)
 class Generation:
     """A request in the engine's queue. The engine puts events in; one reader takes them out with `tokens()`."""
 
