@@ -15,7 +15,7 @@ again, and is in the tables.
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
@@ -108,13 +108,17 @@ def main() -> None:
     options.sources = dict(options.sources)
     loaded = load_model(Settings(model=options.model))
     texts = draw(loaded, options.sources, options.texts, options.least, options.seed)
-    measured = load(options.json)
-    done = {(one.source, one.document, one.tokens) for one in measured}
+    known = {(one.source, one.document, one.tokens): one for one in load(options.json)}
     for tokens, text in product(options.lengths, texts):
-        if (text.source, text.document, tokens) not in done:
-            measured.append(measure(loaded, text, tokens, options.budgets))
-            write_json(options.json, {"options": as_json(options), "profiles": [asdict(one) for one in measured]})
+        key = (text.source, text.document, tokens)
+        shares = known[key].shares if key in known else {}
+        missing = [budget for budget in options.budgets if budget < tokens and budget not in shares]
+        if missing:
+            new = measure(loaded, text, tokens, missing)
+            known[key] = replace(new, shares={**shares, **new.shares})
+            write_json(options.json, {"options": as_json(options), "profiles": list(map(asdict, known.values()))})
             print(f"{text.source} {text.document}: {tokens} tokens are done", file=sys.stderr)
+    measured = list(known.values())
     tables(measured, options)
     if options.plot:
         plot(options.plot, measured, options)

@@ -64,8 +64,8 @@ def _long_enough(loaded: LoadedModel, source: str, path: Path, count: int, token
 
 
 def measure(loaded: LoadedModel, text: Text, tokens: int, budgets: Sequence[int]) -> Measured:
-    """At one length, for the budgets below it."""
-    profiles = tune(loaded, [text.text], budgets=[budget for budget in budgets if budget < tokens], tokens=tokens)
+    """At one length, which is above the budgets."""
+    profiles = tune(loaded, [text.text], budgets=budgets, tokens=tokens)
     return Measured(text.source, text.document, tokens, {budget: one.shares for budget, one in profiles.items()})
 
 
