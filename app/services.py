@@ -12,7 +12,7 @@ from app.engine.memory import bound_arenas
 from app.engine.policy import allocation_of, find_profile, working_policy
 from app.engine.running import CacheSettings
 from app.prompt import PromptBuilder
-from app.sessions import KVStore, SessionRecords, open_kv_client
+from app.sessions import KVStore, Quotas, SessionRecords, open_kv_client
 from app.settings import Settings
 from app.telemetry import Metrics
 from retriever import Embedder, Retriever
@@ -38,6 +38,8 @@ class Services:
         self.metrics.waiting.set(self.engine.waiting)
         for result, count in self.store.counts().items():
             self.metrics.cache_loads.labels(result).set(count)
+        held = self.store.held_bytes()
+        self.metrics.kv_bytes.set(float("nan") if held is None else held)
 
 
 @contextmanager
@@ -69,7 +71,7 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
             metrics=metrics,
             retriever=retriever,
             records=records,
-            store=KVStore(client, ttl_s=settings.kv_ttl_s),
+            store=KVStore(client, settings.kv_ttl_s, _quotas(settings)),
             engine=engine,
             prompts=PromptBuilder(loaded.tokenizer, min(settings.context_tokens or 10**9, loaded.context_tokens)),
             admission=Admission(settings.queue_size, settings.tenant_turns),
@@ -86,3 +88,8 @@ def _engine_settings(settings: Settings, caches: CacheSettings) -> EngineSetting
         waiting_tokens=settings.queue_tokens,
         patience_s=settings.queue_timeout_s,
     )
+
+
+def _quotas(settings: Settings) -> Quotas:
+    tenant, total = (None if mb is None else mb * 2**20 for mb in (settings.kv_tenant_mb, settings.kv_total_mb))
+    return Quotas(tenant, total)

@@ -72,6 +72,8 @@ class Settings(BaseSettings):
     tenant_turns: int = Field(8, ge=1, description="Turns one tenant may have waiting or running.")
     kv_memory_mb: int = Field(2048, ge=64, description="Memory limit of the embedded server, in MiB.")
     kv_ttl_s: int = Field(7 * 24 * 3600, ge=1, description="Seconds until an unused session cache expires.")
+    kv_tenant_mb: int | None = Field(None, ge=1, description="Quota of one tenant's session caches, in MiB.")
+    kv_total_mb: int | None = Field(None, ge=1, description="Quota of all session caches together, in MiB.")
     kv_timeout_ms: int = Field(2000, ge=1, description="Longest wait for one reply of the Redis-protocol server.")
 
     @field_validator("api_keys", mode="before")

@@ -41,6 +41,9 @@ class Metrics:
         self.cache_loads = Gauge(
             "snaprag_session_cache_loads", "Loads of a session's cache by result.", ["result"], registry=self.registry
         )
+        self.kv_bytes = Gauge(
+            "snaprag_kv_bytes", "Bytes of session caches on the server, NaN if unknown.", registry=self.registry
+        )
         self.requests = Counter(
             "snaprag_http_requests", "HTTP requests.", ["method", "route", "status"], registry=self.registry
         )

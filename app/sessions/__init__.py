@@ -5,6 +5,7 @@ from app.sessions.kv_frame import CHUNK_BYTES, FrameError
 from app.sessions.kv_head import StoredCache, StoredHead, StoredSegment, token_digest
 from app.sessions.kv_server import EmbeddedServerError
 from app.sessions.kv_store import KVStore, NewCache, Staged
+from app.sessions.kv_usage import Quotas
 from app.sessions.lease import Lease
 from app.sessions.model import Session, TurnRecord
 from app.sessions.records import SessionRecords
@@ -16,6 +17,7 @@ __all__ = [
     "KVStore",
     "Lease",
     "NewCache",
+    "Quotas",
     "Session",
     "SessionRecords",
     "Staged",

@@ -30,6 +30,15 @@ def session_prefix(tenant: str, session_id: str) -> str:
     return f"snaprag:{{{len(tenant)}:{tenant}:{session_id}}}"
 
 
+def parse_prefix(prefix: str) -> tuple[str, str]:
+    """The tenant and the session. Raises ValueError for what `session_prefix` does not make."""
+    length, _, names = prefix.removeprefix("snaprag:{").removesuffix("}").partition(":")
+    tenant, session_id = names[: int(length)], names[int(length) + 1 :]
+    if session_prefix(tenant, session_id) != prefix:
+        raise ValueError(f"{prefix!r} is not the start of a session's keys.")
+    return tenant, session_id
+
+
 def framed_size(payload_bytes: int) -> int:
     """Bytes of the stored value."""
     return _HEADER.size + payload_bytes

@@ -19,6 +19,7 @@ from app.sessions.kv_frame import FrameError, framed_size, session_prefix
 from app.sessions.kv_head import StoredHead, StoredSegment, head_fields
 from app.sessions.kv_scripts import DROP, PUBLISH
 from app.sessions.kv_transfer import read_chunks, read_head, write_chunks
+from app.sessions.kv_usage import Quotas, Usage
 
 log = structlog.get_logger()
 
@@ -27,6 +28,7 @@ Use = Callable[[StoredHead, Iterator[Iterator[memoryview]]], T]
 
 DEADLINE_S = 10.0
 COOL_DOWN_S = 5.0
+NO_QUOTAS = Quotas()
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,18 @@ class KVStore:
     """Thread-safe and synchronous: to be called from worker threads, never from an event loop."""
 
     def __init__(
-        self, client: redis.Redis, ttl_s: int, *, deadline_s: float = DEADLINE_S, cool_down_s: float = COOL_DOWN_S
+        self,
+        client: redis.Redis,
+        ttl_s: int,
+        quotas: Quotas = NO_QUOTAS,
+        *,
+        deadline_s: float = DEADLINE_S,
+        cool_down_s: float = COOL_DOWN_S,
     ) -> None:
         self._client = client
         self._ttl_s = ttl_s
+        self._quotas = quotas
+        self._usage = Usage(client, ttl_s, quotas)
         self._attempts = Attempts(client, deadline_s, cool_down_s)
         self._publish = client.register_script(PUBLISH)
         self._drop = client.register_script(DROP)
@@ -70,8 +80,12 @@ class KVStore:
         self._lock = threading.Lock()
 
     def counts(self, operation: str = "load") -> dict[str, int]:
-        """Calls of `load`, `stage`, `publish` or `drop` by outcome; a load that returned something is a `hit`."""
+        """Calls of `load`, `stage`, `publish`, `account`, `drop` or `held` by outcome; a `hit` returned something."""
         return self._attempts.counts(operation)
+
+    def held_bytes(self) -> int | None:
+        """Bytes of all chunks on the server; None when it does not answer."""
+        return self._attempts.run("held", "", lambda deadline: ("read", self._usage.held(deadline)))
 
     def load(self, tenant: str, session_id: str, fingerprint: str, use: Use[T]) -> T | None:
         """What `use` makes of the session's cache, of which it is given the head and the chunks of every segment.
@@ -87,6 +101,7 @@ class KVStore:
     def stage(self, tenant: str, session_id: str, new: NewCache) -> Staged | None:
         """Write the new chunks; nobody sees them before `publish`, and they expire if that never comes.
 
+        None also for a cache that alone exceeds a quota: what is stored already stays, which is a prefix of it.
         Raises ValueError for chunks that are too large or none at all, which is the caller's mistake.
         """
         if not new.chunks:
@@ -97,7 +112,9 @@ class KVStore:
         segment = StoredSegment(f"{new.generation}.{secrets.token_hex(4)}", sizes)
         head = StoredHead(new.generation, new.fingerprint, new.tokens, new.token_digest, (*new.kept, segment))
 
-        def write(deadline: Deadline) -> tuple[str, Staged]:
+        def write(deadline: Deadline) -> tuple[str, Staged | None]:
+            if not self._quotas.allow(head.nbytes):
+                return "too_large", None
             self._make_up_drops()
             write_chunks(self._client, prefix, segment, new.chunks, self._ttl_s, deadline)
             return "stored", Staged(prefix, new.expected_generation, head)
@@ -107,9 +124,13 @@ class KVStore:
     def publish(self, staged: Staged) -> bool:
         """Make staged chunks the session's cache and remove all others, in one step.
 
-        False when another generation is stored than was expected, or a chunk is gone.
+        Then the sessions that were not used for longest are dropped until the quotas hold again. False when another
+        generation is stored than was expected, or a chunk is gone.
         """
-        return bool(self._attempts.run("publish", staged.prefix, lambda deadline: self._flip(staged)))
+        published = bool(self._attempts.run("publish", staged.prefix, lambda deadline: self._flip(staged)))
+        if published:
+            self._attempts.run("account", staged.prefix, lambda deadline: self._account(staged, deadline))
+        return published
 
     def drop(self, tenant: str, session_id: str) -> bool:
         """Remove all that is stored for the session. A drop that fails is made up for when the server is back."""
@@ -131,12 +152,14 @@ class KVStore:
             if head.fingerprint != fingerprint:
                 outcome = "fingerprint"
             else:
+                self._usage.touch(prefix)
                 return "hit", use(head, read_chunks(self._client, prefix, head, self._ttl_s, deadline))
         except FrameError as error:
             outcome = "corrupt"
             log.warning("kv_store_corrupt", session=prefix, error=str(error))
         # only the generation that was read: a turn on another replica may have published a sound one meanwhile
-        self._drop(keys=_head_and_index(prefix), args=[generation])
+        if self._drop(keys=_head_and_index(prefix), args=[generation]):
+            self._usage.forget(prefix)
         return outcome, None
 
     def _flip(self, staged: Staged) -> tuple[str, bool]:
@@ -148,7 +171,21 @@ class KVStore:
 
     def _remove(self, prefix: str) -> tuple[str, bool]:
         self._drop(keys=_head_and_index(prefix), args=[""])
+        self._usage.forget(prefix)
         return "dropped", True
+
+    def _account(self, staged: Staged, deadline: Deadline) -> tuple[str, None]:
+        if self._usage.repair_is_due():
+            self._usage.repair(deadline)
+        excess = self._usage.record(staged.prefix, staged.head.nbytes)
+        for session in excess:
+            deadline.check()
+            self._drop(keys=_head_and_index(session.prefix), args=[""])
+            # counted until it is gone: a stop in between leaves it to the next publication
+            self._usage.forget(session.prefix, session.last_use)
+        if excess:
+            log.info("kv_quota_exceeded", session=staged.prefix, dropped=len(excess))
+        return ("made_room" if excess else "recorded"), None
 
     def _make_up_drops(self) -> None:
         with self._lock:
