@@ -12,7 +12,7 @@ from app.engine.memory import bound_arenas
 from app.engine.policy import allocation_of, find_profile, working_policy
 from app.engine.running import CacheSettings
 from app.prompt import PromptBuilder
-from app.sessions import KVStore, Quotas, SessionRecords, open_kv_client
+from app.sessions import Cipher, KVStore, Quotas, SessionRecords, open_kv_client
 from app.settings import Settings
 from app.telemetry import Metrics
 from retriever import Embedder, Retriever
@@ -71,7 +71,7 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
             metrics=metrics,
             retriever=retriever,
             records=records,
-            store=KVStore(client, settings.kv_ttl_s, _quotas(settings)),
+            store=KVStore(client, settings.kv_ttl_s, _quotas(settings), cipher=_cipher(settings)),
             engine=engine,
             prompts=PromptBuilder(loaded.tokenizer, min(settings.context_tokens or 10**9, loaded.context_tokens)),
             admission=Admission(settings.queue_size, settings.tenant_turns),
@@ -93,3 +93,7 @@ def _engine_settings(settings: Settings, caches: CacheSettings) -> EngineSetting
 def _quotas(settings: Settings) -> Quotas:
     tenant, total = (None if mb is None else mb * 2**20 for mb in (settings.kv_tenant_mb, settings.kv_total_mb))
     return Quotas(tenant, total)
+
+
+def _cipher(settings: Settings) -> Cipher | None:
+    return Cipher([key.get_secret_value() for key in settings.kv_key]) if settings.kv_key else None

@@ -1,13 +1,16 @@
 """Every setting of the service, read once from environment variables with the prefix `SNAPRAG_`."""
 
+from base64 import b64decode
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretBytes, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
+
+_URL_SAFE = str.maketrans("-_", "+/")
 
 ArchiveKind = Literal["full", "expected_attention", "keydiff", "knorm", "working"]
 
@@ -15,7 +18,7 @@ ArchiveKind = Literal["full", "expected_attention", "keydiff", "knorm", "working
 class Settings(BaseSettings):
     """One frozen object. `docs/settings.md` lists every field, and a test compares the two."""
 
-    model_config = SettingsConfigDict(env_prefix="SNAPRAG_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="SNAPRAG_", frozen=True, extra="ignore", hide_input_in_errors=True)
 
     # where things live
     data_dir: Path = Field(Path("snaprag-data"), description="Everything the service writes is below this folder.")
@@ -74,12 +77,22 @@ class Settings(BaseSettings):
     kv_ttl_s: int = Field(7 * 24 * 3600, ge=1, description="Seconds until an unused session cache expires.")
     kv_tenant_mb: int | None = Field(None, ge=1, description="Quota of one tenant's session caches, in MiB.")
     kv_total_mb: int | None = Field(None, ge=1, description="Quota of all session caches together, in MiB.")
+    kv_key: Annotated[tuple[SecretBytes, ...], NoDecode] = Field(
+        (), description="Keys of 32 bytes, base64 or hex. The first encrypts session caches, all decrypt them."
+    )
     kv_timeout_ms: int = Field(2000, ge=1, description="Longest wait for one reply of the Redis-protocol server.")
 
     @field_validator("api_keys", mode="before")
     @classmethod
     def _split_keys(cls, value: object) -> object:
         return tuple(key.strip() for key in value.split(",") if key.strip()) if isinstance(value, str) else value
+
+    @field_validator("kv_key", mode="before")
+    @classmethod
+    def _decode_kv_keys(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(SecretBytes(_key(part.strip())) for part in value.split(",") if part.strip())
 
     @field_validator("kernel")
     @classmethod
@@ -103,3 +116,17 @@ class Settings(BaseSettings):
     def profiles_dir(self) -> Path:
         """Folder of the head profiles that were measured here."""
         return self.data_dir / "profiles"
+
+
+def _key(text: str) -> bytes:
+    try:
+        # one of 32 bytes has 64 hexadecimal digits, or 44 of base64 with its padding
+        key = bytes.fromhex(text) if len(text) == 64 else b64decode(text.translate(_URL_SAFE), validate=True)
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        # without its cause and without the text: what is nearly a key is as secret as one
+        raise ValueError(
+            "each key must be 32 bytes, in base64 or hex, as `openssl rand -base64 32` makes them"
+        ) from None
+    return key

@@ -1,5 +1,6 @@
 """Sessions: their transcript in the database, their cache on a Redis-protocol server."""
 
+from app.sessions.kv_cipher import Cipher
 from app.sessions.kv_client import connect, open_kv_client
 from app.sessions.kv_frame import CHUNK_BYTES, FrameError
 from app.sessions.kv_head import StoredCache, StoredHead, StoredSegment, token_digest
@@ -12,6 +13,7 @@ from app.sessions.records import SessionRecords
 
 __all__ = [
     "CHUNK_BYTES",
+    "Cipher",
     "EmbeddedServerError",
     "FrameError",
     "KVStore",

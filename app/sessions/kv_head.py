@@ -8,6 +8,7 @@ from typing import Any
 
 from xxhash import xxh3_128_hexdigest
 
+from app.sessions.kv_cipher import Cipher
 from app.sessions.kv_frame import VALUE_BYTES, FrameError, framed_size
 from app.sessions.model import pack_tokens
 
@@ -71,22 +72,26 @@ def token_digest(token_ids: Sequence[int]) -> str:
     return hashlib.blake2b(pack_tokens(token_ids), digest_size=16).hexdigest()
 
 
-def head_fields(prefix: str, head: StoredHead) -> dict[str, str]:
-    """The head as the fields of a hash, FIELDS in this order."""
+def head_fields(prefix: str, head: StoredHead, cipher: Cipher | None = None) -> dict[str, str]:
+    """The head as the fields of a hash, FIELDS in this order. With a cipher, the digest is one that needs its key."""
     manifest = {
         "tokens": head.tokens,
         "token_digest": head.token_digest,
         "segments": [[segment.name, list(segment.sizes)] for segment in head.segments],
     }
     values = [str(head.generation), head.fingerprint, str(head.nbytes), json.dumps(manifest, separators=(",", ":"))]
-    return dict(zip(FIELDS, [*values, _digest(prefix, values)], strict=True))
+    text = _text(prefix, values)
+    digest = cipher.seal(text, b"").hex() if cipher else xxh3_128_hexdigest(text.encode())
+    return dict(zip(FIELDS, [*values, digest], strict=True))
 
 
-def parse_head(prefix: str, stored: Sequence[bytes | None]) -> StoredHead:
+def parse_head(prefix: str, stored: Sequence[bytes | None], cipher: Cipher | None = None) -> StoredHead:
     """The inverse of `head_fields`, from the values of FIELDS. Raises FrameError for anything else than it wrote."""
     try:
         *values, digest = [value.decode() for value in stored if value is not None]
-        if digest != _digest(prefix, values):
+        if cipher:
+            cipher.open(_text(prefix, values), bytes.fromhex(digest))
+        elif digest != xxh3_128_hexdigest(_text(prefix, values).encode()):
             raise FrameError("the head is damaged")
         generation, fingerprint, nbytes, manifest = values
         head = _parse(int(generation), fingerprint, json.loads(manifest))
@@ -113,5 +118,5 @@ def _segment(name: Any, sizes: Any) -> StoredSegment:
     return StoredSegment(name, tuple(sizes))
 
 
-def _digest(prefix: str, values: Sequence[str]) -> str:
-    return xxh3_128_hexdigest("\0".join((prefix, *values)).encode())
+def _text(prefix: str, values: Sequence[str]) -> str:
+    return "\0".join((prefix, *values))

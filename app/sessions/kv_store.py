@@ -15,6 +15,7 @@ import redis
 import structlog
 
 from app.sessions.kv_attempts import Attempts, Deadline
+from app.sessions.kv_cipher import Cipher
 from app.sessions.kv_frame import FrameError, framed_size, session_prefix
 from app.sessions.kv_head import StoredHead, StoredSegment, head_fields
 from app.sessions.kv_scripts import DROP, PUBLISH
@@ -66,12 +67,14 @@ class KVStore:
         ttl_s: int,
         quotas: Quotas = NO_QUOTAS,
         *,
+        cipher: Cipher | None = None,
         deadline_s: float = DEADLINE_S,
         cool_down_s: float = COOL_DOWN_S,
     ) -> None:
         self._client = client
         self._ttl_s = ttl_s
         self._quotas = quotas
+        self._cipher = cipher
         self._usage = Usage(client, ttl_s, quotas)
         self._attempts = Attempts(client, deadline_s, cool_down_s)
         self._publish = client.register_script(PUBLISH)
@@ -107,7 +110,7 @@ class KVStore:
         if not new.chunks:
             raise ValueError("A segment has at least one chunk.")
         prefix = session_prefix(tenant, session_id)
-        sizes = tuple(framed_size(len(chunk)) for chunk in new.chunks)
+        sizes = tuple(framed_size(len(chunk), self._cipher) for chunk in new.chunks)
         # the random part makes every name new: chunks of a failed or competing save are never mistaken for these
         segment = StoredSegment(f"{new.generation}.{secrets.token_hex(4)}", sizes)
         head = StoredHead(new.generation, new.fingerprint, new.tokens, new.token_digest, (*new.kept, segment))
@@ -116,7 +119,7 @@ class KVStore:
             if not self._quotas.allow(head.nbytes):
                 return "too_large", None
             self._make_up_drops()
-            write_chunks(self._client, prefix, segment, new.chunks, self._ttl_s, deadline)
+            write_chunks(self._client, prefix, segment, new.chunks, self._ttl_s, self._cipher, deadline)
             return "stored", Staged(prefix, new.expected_generation, head)
 
         return self._attempts.run("stage", prefix, write)
@@ -145,7 +148,7 @@ class KVStore:
         self._make_up_drops()
         generation = ""
         try:
-            head = read_head(self._client, prefix)
+            head = read_head(self._client, prefix, self._cipher)
             if head is None:
                 return "missing", None
             generation = str(head.generation)
@@ -153,7 +156,8 @@ class KVStore:
                 outcome = "fingerprint"
             else:
                 self._usage.touch(prefix)
-                return "hit", use(head, read_chunks(self._client, prefix, head, self._ttl_s, deadline))
+                chunks = read_chunks(self._client, prefix, head, self._ttl_s, self._cipher, deadline)
+                return "hit", use(head, chunks)
         except FrameError as error:
             outcome = "corrupt"
             log.warning("kv_store_corrupt", session=prefix, error=str(error))
@@ -163,7 +167,7 @@ class KVStore:
         return outcome, None
 
     def _flip(self, staged: Staged) -> tuple[str, bool]:
-        fields = head_fields(staged.prefix, staged.head)
+        fields = head_fields(staged.prefix, staged.head, self._cipher)
         keys = [*_head_and_index(staged.prefix), *staged.head.keys(staged.prefix)]
         pairs = [part for field in fields.items() for part in field]
         answer = int(self._publish(keys=keys, args=[staged.expected_generation, self._ttl_s, *pairs]))

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import redis
 
 from app.sessions.kv_attempts import Deadline
+from app.sessions.kv_cipher import Cipher
 from app.sessions.kv_frame import FrameError, pack_chunk, unpack_chunk
 from app.sessions.kv_head import FIELDS, HEAD_BYTES, StoredHead, StoredSegment, parse_head
 
@@ -16,7 +17,7 @@ READ_WINDOW = 2
 """Chunks read in one round trip: few, so that their memory is used again. New memory costs more than reading."""
 
 
-def read_head(client: redis.Redis, prefix: str) -> StoredHead | None:
+def read_head(client: redis.Redis, prefix: str, cipher: Cipher | None) -> StoredHead | None:
     """The head, None when there is none. Raises FrameError for one that is damaged, and redis.RedisError."""
     key = f"{prefix}:head"
     with _wrong_type_is_damage("the head"):
@@ -28,11 +29,17 @@ def read_head(client: redis.Redis, prefix: str) -> StoredHead | None:
             return None
         if sum(sizes) > HEAD_BYTES:
             raise FrameError("the head is too long")
-        return parse_head(prefix, _bytes(client.hmget(key, FIELDS)))
+        return parse_head(prefix, _bytes(client.hmget(key, FIELDS)), cipher)
 
 
 def write_chunks(
-    client: redis.Redis, prefix: str, segment: StoredSegment, chunks: Sequence[bytes], ttl_s: int, deadline: Deadline
+    client: redis.Redis,
+    prefix: str,
+    segment: StoredSegment,
+    chunks: Sequence[bytes],
+    ttl_s: int,
+    cipher: Cipher | None,
+    deadline: Deadline,
 ) -> None:
     """Write the chunks of a segment, each named in the session's index before it exists. Raises redis.RedisError,
     DeadlineError, and ValueError for a chunk that is too large."""
@@ -43,12 +50,12 @@ def write_chunks(
         window.sadd(f"{prefix}:chunks", *keys[start : start + WINDOW])
         window.expire(f"{prefix}:chunks", ttl_s)
         for index in range(start, min(start + WINDOW, len(keys))):
-            window.set(keys[index], pack_chunk(keys[index], index, chunks[index]), ex=ttl_s)
+            window.set(keys[index], pack_chunk(keys[index], index, chunks[index], cipher), ex=ttl_s)
         window.execute()
 
 
 def read_chunks(
-    client: redis.Redis, prefix: str, head: StoredHead, ttl_s: int, deadline: Deadline
+    client: redis.Redis, prefix: str, head: StoredHead, ttl_s: int, cipher: Cipher | None, deadline: Deadline
 ) -> Iterator[Iterator[memoryview]]:
     """The chunks of every segment, each verified as it comes, with every TTL of the session renewed.
 
@@ -60,11 +67,11 @@ def read_chunks(
     renewal.expire(f"{prefix}:chunks", ttl_s)
     renewal.execute()
     for segment in head.segments:
-        yield _read_segment(client, prefix, segment, ttl_s, deadline)
+        yield _read_segment(client, prefix, segment, ttl_s, cipher, deadline)
 
 
 def _read_segment(
-    client: redis.Redis, prefix: str, segment: StoredSegment, ttl_s: int, deadline: Deadline
+    client: redis.Redis, prefix: str, segment: StoredSegment, ttl_s: int, cipher: Cipher | None, deadline: Deadline
 ) -> Iterator[memoryview]:
     keys = segment.keys(prefix)
     for start in range(0, len(keys), READ_WINDOW):
@@ -79,7 +86,7 @@ def _read_segment(
         for index, value in enumerate(values, start):
             if len(value) != segment.sizes[index]:
                 raise FrameError("a chunk is missing" if not value else "a chunk has another size")
-            yield unpack_chunk(keys[index], index, value)
+            yield unpack_chunk(keys[index], index, value, cipher)
 
 
 def _bytes(values: Sequence[bytes | str | None]) -> list[bytes | None]:

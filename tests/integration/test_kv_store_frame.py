@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.sessions.kv_cipher import Cipher
 from app.sessions.kv_frame import CHUNK_BYTES, VALUE_BYTES, FrameError, framed_size, pack_chunk, unpack_chunk
 from app.sessions.kv_head import StoredHead, StoredSegment, head_fields, parse_head, token_digest
 
@@ -73,7 +74,7 @@ def test_a_flipped_bit_of_a_head_is_found(field: int, data: st.DataObject) -> No
 
 
 def test_the_largest_chunk_fills_the_largest_value() -> None:
-    assert framed_size(CHUNK_BYTES) == VALUE_BYTES == 4 * 2**20 - 64
+    assert framed_size(CHUNK_BYTES, Cipher([bytes(32)])) == VALUE_BYTES == 4 * 2**20 - 64
 
 
 def test_the_token_digest_is_the_same_on_every_machine() -> None:
