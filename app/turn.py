@@ -14,6 +14,7 @@ from app.citations import Citation, cite
 from app.commit import commit
 from app.conversation import DEFAULT_COLLECTION, Conversation, Plan, open_conversation
 from app.engine.generation import Finished, Generation, GenerationRequest
+from app.engine.sampling import Sampling
 from app.engine.text_stream import TextStream
 from app.errors import InvalidRequestError, QuestionTooLongError
 from app.evidence import gather
@@ -35,7 +36,7 @@ class TurnRequest:
     collection: str | None
     top_k: int
     max_tokens: int
-    temperature: float
+    sampling: Sampling
     session_id: str | None = None
 
     def check(self, settings: Settings) -> None:
@@ -79,14 +80,16 @@ class Turn:
                 clock.mark("first token")
                 if piece := text.push(token):
                     yield Delta(piece)
-            if piece := text.finish():
+            finished = generation.finished
+            assert finished is not None
+            if piece := text.finish(finished.tail):
                 yield Delta(piece)
 
             citations = cite(text.text, [passage.passage() for passage in plan.passages])
             for citation in citations:
                 yield CitationFound(citation)
             generation.check_cancelled()
-            yield Done(self._commit(conversation, plan, text.text, text.token_ids, generation.finished, citations))
+            yield Done(self._commit(conversation, plan, text.text, text.token_ids, finished, citations))
 
     def _conversation(self) -> AbstractContextManager[Conversation]:
         request, services = self._request, self._services
@@ -102,7 +105,7 @@ class Turn:
             tenant=self._request.tenant,
             token_ids=plan.sequence,
             max_tokens=self._request.max_tokens,
-            temperature=self._request.temperature,
+            sampling=self._request.sampling,
             restore=lambda: conversation.restore(self._services.store, plan, self._services.engine.rebuild),
             keep_archive=self._request.session,
         )

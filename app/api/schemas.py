@@ -2,9 +2,14 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 COLLECTION_PATTERN = r"^[\w.-]{1,64}$"
+STOP_STRINGS = 4
+STOP_CHARS = 64
+_STOP_STRING = {"type": "string", "minLength": 1, "maxLength": STOP_CHARS}
+_STOP_SCHEMA = {"anyOf": [_STOP_STRING, {"type": "array", "items": _STOP_STRING, "maxItems": STOP_STRINGS}]}
 
 
 def _plain_text(value: object) -> object:
@@ -14,8 +19,18 @@ def _plain_text(value: object) -> object:
     return value
 
 
+def _stop_strings(value: object) -> object:
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or len(strings) > STOP_STRINGS:
+        raise PydanticCustomError("stop", "Give a string or a list of up to {most} strings", {"most": STOP_STRINGS})
+    if not all(isinstance(string, str) and 1 <= len(string) <= STOP_CHARS for string in strings):
+        raise PydanticCustomError("stop", "A stop string must have 1 to {most} characters", {"most": STOP_CHARS})
+    return strings
+
+
 Text = Annotated[str, BeforeValidator(_plain_text), Field(min_length=1)]
 Collection = Annotated[str, Field(pattern=COLLECTION_PATTERN)]
+Stop = Annotated[tuple[str, ...], BeforeValidator(_stop_strings), WithJsonSchema(_STOP_SCHEMA)]
 
 
 class _Request(BaseModel):
@@ -25,6 +40,9 @@ class _Request(BaseModel):
     top_k: int | None = Field(None, ge=1)
     max_tokens: int | None = Field(None, ge=1)
     temperature: float = Field(0.0, ge=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    stop: Stop = ()
     stream: bool = False
 
 

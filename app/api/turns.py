@@ -19,6 +19,7 @@ from app.answer import Answer, CitationFound, Delta, Done, Event, PassagesFound
 from app.api.deps import ServicesDep, TenantDep
 from app.api.failures import describe
 from app.api.schemas import AskRequest, ChatRequest
+from app.engine.sampling import Sampling
 from app.errors import TurnCancelledError
 from app.services import Services
 from app.turn import Turn, TurnRequest
@@ -48,7 +49,7 @@ def _request(body: AskRequest | ChatRequest, tenant: str, services: Services, **
         collection=body.collection,
         top_k=services.settings.top_k if body.top_k is None else body.top_k,
         max_tokens=services.settings.max_tokens if body.max_tokens is None else body.max_tokens,
-        temperature=body.temperature,
+        sampling=Sampling(body.temperature, body.top_p, body.seed, body.stop),
         **rest,
     )
     request.check(services.settings)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from app.engine.sampling import Sampling
 from app.errors import TurnCancelledError
 from kv_compression import KVCache, Segment
 
@@ -21,18 +22,20 @@ class GenerationRequest:
     tenant: str
     token_ids: Sequence[int]
     max_tokens: int
-    temperature: float = 0.0
+    sampling: Sampling = Sampling()
     restore: Callable[[], KVCache | None] = _nothing
     keep_archive: bool = False
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a generation. `segment` is what later turns need, on the CPU, None when nobody asked for it;
-    `replaces` says that it stands for the whole sequence and not only for what this turn added. Times in
-    milliseconds."""
+    """The end of a generation. `tail` is the end of the answer's text, which no token stands for: what a stop string
+    left of the token that it cut through. `segment` is what later turns need, on the CPU, None when nobody asked for it
+    or it cannot be had; `replaces` says that it stands for the whole sequence and not only for what this turn added.
+    Times in milliseconds."""
 
     reason: str
+    tail: str
     cached_tokens: int
     kept_tokens: int
     segment: Segment | None

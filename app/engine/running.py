@@ -1,6 +1,7 @@
 """A turn in the engine: it restores a cache, reads its prompt, answers, and leaves what later turns need."""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,8 +12,9 @@ from torch import Tensor
 from app.engine.archive import Archive
 from app.engine.generation import Finished, Generation
 from app.engine.loading import LoadedModel
-from app.engine.sampling import sample
-from kv_compression import KVCache, Piece, Policy, Prefill
+from app.engine.sampling import Sampler
+from app.engine.stops import StopStrings
+from kv_compression import KVCache, Piece, Policy, Prefill, Segment
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,20 @@ class RunningTurn:
     restored_tokens: int = 0
     kept_tokens: int = 0
     token: int | None = None
+    answered: int = 0
     emitted: int = 0
     restored_at: float = 0.0
     prefilled_at: float = 0.0
     cache: KVCache = field(init=False)
     run: Prefill = field(init=False)
     working: KVCache = field(init=False)
+    sampler: Sampler = field(init=False)
+    stops: StopStrings = field(init=False)
+
+    def __post_init__(self) -> None:
+        sampling = self.generation.request.sampling
+        self.sampler = Sampler(sampling)
+        self.stops = StopStrings(self.loaded.tokenizer, sampling.stop)
 
     @property
     def stage(self) -> Literal["restoring", "reading", "answering"]:
@@ -76,32 +86,54 @@ class RunningTurn:
         return self.run.piece if self.token is None else Piece(self.working, [self.token])
 
     def accept(self, logits: Tensor) -> Finished | None:
-        """Emit the next token if there is one. Every emitted token is in `working` at the end."""
+        """Choose the next token if there is one, and emit those that no stop string can take back."""
         request = self.generation.request
         if self.token is None:
             if not self.run.accept(logits):
                 return None
             self.working = self.cache.select(self.settings.policy, self.run.observation, room=request.max_tokens)
             self.kept_tokens, self.prefilled_at = round(self.working.entries), time.perf_counter()
-        if self.emitted == request.max_tokens:
-            return self._finish("length")
-        self.token = sample(logits, request.temperature)
+        if self.answered == request.max_tokens:
+            return self._finish("length", self.stops.finish())
+        self.token = self.sampler.next(logits)
         if self.token in self.loaded.eos_token_ids:
-            return self._finish("stop")
-        self.generation.emit(self.token)
-        self.emitted += 1
+            return self._finish("stop", self.stops.finish())
+        self.answered += 1
+        certain = self.stops.push(self.token)
+        if self.stops.found:
+            return self._finish("stop", certain)
+        self._emit(certain)
         return None
 
-    def _finish(self, reason: str) -> Finished:
-        decoded_at, archive, segment = time.perf_counter(), self.settings.archive, None
-        if self.generation.request.keep_archive:
-            segment = archive.segment(self.cache, self.working, self.run.observation, self.restored_tokens)
+    def _emit(self, token_ids: Sequence[int]) -> None:
+        for token in token_ids:
+            self.generation.emit(token)
+        self.emitted += len(token_ids)
+
+    def _segment(self) -> Segment | None:
+        """For later turns: the prompt and all tokens that were emitted, none of a stop string."""
+        surplus = self.working.length - self.cache.length - self.emitted
+        if surplus:
+            try:
+                self.working.crop(-surplus)
+            except (
+                ValueError
+            ):  # a sliding window has left behind what it would need: the next turn reads this one again
+                return None
+        archive = self.settings.archive
+        return archive.segment(self.cache, self.working, self.run.observation, self.restored_tokens)
+
+    def _finish(self, reason: str, token_ids: Sequence[int]) -> Finished:
+        self._emit(token_ids)
+        decoded_at = time.perf_counter()
+        segment = self._segment() if self.generation.request.keep_archive else None
         return Finished(
             reason=reason,
+            tail=self.stops.tail,
             cached_tokens=self.restored_tokens,
             kept_tokens=self.kept_tokens,
             segment=segment,
-            replaces=archive.replaces,
+            replaces=self.settings.archive.replaces,
             queue_ms=(self.started - self.generation.submitted_at) * 1000,
             restore_ms=(self.restored_at - self.started) * 1000,
             prefill_ms=(self.prefilled_at - self.restored_at) * 1000,

@@ -23,9 +23,9 @@ class TextStream:
             return ""
         return self._advance(text)
 
-    def finish(self) -> str:
-        """What is left. A character that the last token leaves incomplete is dropped."""
-        return self._advance(self._decode(self._ids).rstrip(REPLACEMENT))
+    def finish(self, tail: str = "") -> str:
+        """What is left, and `tail` behind it. A character that the last token leaves incomplete is dropped."""
+        return self._advance(self._decode(self._ids).rstrip(REPLACEMENT) + tail)
 
     @property
     def text(self) -> str:

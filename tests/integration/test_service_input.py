@@ -36,6 +36,16 @@ def post_file(http: httpx.Client, name: str, content: bytes) -> httpx.Response:
         ({"question": "why?", "top_k": 10_000}, "top_k"),
         ({"question": "why?", "max_tokens": 100_000}, "max_tokens"),
         ({"question": "why?", "temperature": 9}, "temperature"),
+        ({"question": "why?", "top_p": 0}, "top_p"),
+        ({"question": "why?", "top_p": 1.01}, "top_p"),
+        ({"question": "why?", "seed": -1}, "seed"),
+        ({"question": "why?", "seed": 2**63}, "seed"),
+        ({"question": "why?", "seed": 0.5}, "seed"),
+        ({"question": "why?", "stop": 7}, "stop"),
+        ({"question": "why?", "stop": ""}, "stop"),
+        ({"question": "why?", "stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"question": "why?", "stop": ["a", "x" * 65]}, "stop"),
+        ({"question": "why?", "stop": ["a", 7]}, "stop"),
         ({"question": "why?", "collection": "../etc"}, "collection"),
         ({"question": "why?", "surprise": 1}, "surprise"),
         ({"question": 7}, "question"),
@@ -43,6 +53,18 @@ def post_file(http: httpx.Client, name: str, content: bytes) -> httpx.Response:
 )
 def test_parameters_that_cannot_be_served(http: httpx.Client, body: dict[str, Any], param: str) -> None:
     assert error_of(http.post("/ask", json=body), 422)["param"] == param
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+def test_no_number_is_no_parameter(http: httpx.Client, name: str) -> None:
+    content = f'{{"question": "why?", "{name}": NaN}}'
+    answer = http.post("/ask", content=content, headers={"Content-Type": "application/json"})
+    assert error_of(answer, 422)["param"] == name
+
+
+def test_a_refused_stop_string_says_what_is_possible(http: httpx.Client) -> None:
+    for stop, says in ((["a"] * 5, "up to 4 strings"), ("x" * 65, "1 to 64 characters")):
+        assert says in error_of(http.post("/chat", json={"message": "why?", "stop": stop}), 422)["message"]
 
 
 def test_a_question_of_100_000_characters(http: httpx.Client) -> None:

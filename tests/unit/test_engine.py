@@ -2,24 +2,20 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from app.engine.archive import Archive
-from app.engine.engine import Engine, EngineSettings
-from app.engine.generation import Finished, Generation, GenerationRequest
+from app.engine.engine import Engine
+from app.engine.generation import GenerationRequest
 from app.engine.loading import LoadedModel
-from app.engine.running import CacheSettings
 from app.errors import ServerBusyError, TurnCancelledError
-from kv_compression import HeadAdaptive, KVCache, SnapKV, attach
+from kv_compression import KVCache
+from tests.engine_helpers import NEVER, engine_of, outcome, run, step
 from tests.kv_helpers import random_tokens
 
-NEVER = threading.Event()
-POLICY = SnapKV(24, window=6, kernel=5, allocation=HeadAdaptive())
 MakeEngine = Callable[..., Engine]
 
 
@@ -29,11 +25,8 @@ def make_engine(tiny_model: Callable[..., PreTrainedModel]) -> Iterator[MakeEngi
     started: list[Engine] = []
 
     def make(*, turns: int = 4, memory: int = 2**30, waiting: int = 32, tokens: int = 10**6, patience_s: float = 60.0):
-        model = tiny_model()
-        attach(model)
-        loaded = LoadedModel(model, None, 256, frozenset(), "weights", "digest")  # type: ignore[arg-type]
-        caches = CacheSettings(POLICY, 6, Archive("full", 1.0, HeadAdaptive()), prefill_chunk=16)
-        started.append(Engine(loaded, EngineSettings(caches, turns, memory, waiting, tokens, patience_s)))
+        loaded = LoadedModel(tiny_model(), None, 256, frozenset(), "weights", "digest")  # type: ignore[arg-type]
+        started.append(engine_of(loaded, turns, memory, waiting, tokens, patience_s))
         return started[-1]
 
     yield make
@@ -43,28 +36,6 @@ def make_engine(tiny_model: Callable[..., PreTrainedModel]) -> Iterator[MakeEngi
 
 def request(number: int, length: int, tenant: str = "t", max_tokens: int = 6) -> GenerationRequest:
     return GenerationRequest(tenant, random_tokens(length, number), max_tokens, keep_archive=True)
-
-
-def step(engine: Engine) -> bool:
-    """One that waits for caches that are being restored."""
-    engine._admit()
-    wait([turn.restoring for turn in engine._turns])
-    with torch.inference_mode():
-        return engine.step()
-
-
-def run(engine: Engine, requests: Sequence[GenerationRequest]) -> list[tuple[list[int], Finished]]:
-    """All at once, to their ends."""
-    generations = [engine.submit(request, NEVER) for request in requests]
-    while step(engine):
-        pass
-    return [outcome(generation) for generation in generations]
-
-
-def outcome(generation: Generation) -> tuple[list[int], Finished]:
-    tokens = list(generation.tokens(on_wait=lambda: None))
-    assert generation.finished is not None
-    return tokens, generation.finished
 
 
 def test_turns_together_get_what_they_get_alone(make_engine: MakeEngine) -> None:
