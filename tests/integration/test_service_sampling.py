@@ -41,6 +41,15 @@ def test_an_answer_ends_before_the_stop_string(http: httpx.Client, facts: str) -
     assert follow_up["usage"]["cached_tokens"] == done["usage"]["prompt_tokens"] + done["usage"]["completion_tokens"]
 
 
+def test_an_answer_that_is_stopped_at_once_is_empty(http: httpx.Client, facts: str) -> None:
+    first = answer_of(http, body_of(facts))["answer"][0]
+    pieces, done = streamed(http, body_of(facts, stop=first))
+    assert (pieces, done["answer"], done["citations"], done["usage"]["completion_tokens"]) == ([], "", [], 0)
+    assert done["finish_reason"] == "stop"
+    follow_up = answer_of(http, {"message": "And by whom?", "session_id": done["session_id"], "max_tokens": 4})
+    assert follow_up["usage"]["cached_tokens"] == done["usage"]["prompt_tokens"]
+
+
 def test_a_seed_gives_the_same_answer_beside_others(http: httpx.Client, facts: str) -> None:
     seeded = body_of(facts, temperature=1.5, top_p=0.95, seed=2**63 - 1)
     others = [body_of(facts, temperature=1.5, seed=seed) for seed in (1, 2)]
