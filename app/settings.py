@@ -48,12 +48,12 @@ class Settings(BaseSettings):
         "profile", description="How heads share the budget. `profile`: by the model's head profile, if it has one."
     )
     archive: ArchiveKind = Field(
-        "full",
+        "expected_attention",
         description="What later turns get: all, what a question-free policy keeps, or what SnapKV kept.",
     )
     archive_keep: float = Field(0.25, gt=0, le=1, description="Fraction of positions that such a policy keeps.")
     archive_format: Literal["raw", "bfloat16", "fp8", "int8", "int4"] = Field(
-        "raw", description="How stored KV is written. `raw` loses nothing; `int4` takes a quarter of bfloat16."
+        "int4", description="How stored KV is written. `raw` loses nothing; `int4` takes a quarter of bfloat16."
     )
     prefill_chunk: int = Field(512, ge=1, description="Tokens per prefill step.")
 

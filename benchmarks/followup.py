@@ -1,6 +1,6 @@
 """Time to the first token of a follow-up: from the session's stored cache, and the same follow-up computed without it.
 
-    python -m benchmarks.followup [--json FILE] [--prompt-tokens 6000] [--repeats 5] [--archive full]
+    python -m benchmarks.followup [--json FILE] [--prompt-tokens 6000] [--repeats 5] [--archive expected_attention]
 
 Two sessions of one service are asked the same questions, turn by turn and in alternation. Before each follow-up the
 stored cache of the second session is dropped, so the service computes its whole prompt.
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--prompt-tokens", type=int, default=6000)
     parser.add_argument("--repeats", type=int, default=5, choices=range(1, len(QUESTIONS) + 1))
-    parser.add_argument("--archive", choices=("full", "working"), default="full")
+    parser.add_argument("--archive", choices=("expected_attention", "full", "working"), default="expected_attention")
     args = parser.parse_args()
     environment = {"SNAPRAG_ARCHIVE": args.archive, "SNAPRAG_MAX_TOP_K": "200"}
     with tempfile.TemporaryDirectory() as folder, ServiceProcess(Path(folder), environment) as service:

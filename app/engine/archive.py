@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from app.settings import ArchiveKind
 from kv_compression import Allocation, KVCache, Observation, Policy, Segment, join
-from kv_compression.policies import ExpectedAttention, Full, KeyDiff, Knorm
+from kv_compression.policies import CriticalKV, ExpectedAttention, Full, KeyDiff, Knorm
 
 LEAST = 256
 """Positions per KV head that a turn may always leave: short turns stay whole."""
@@ -29,7 +29,7 @@ class Archive:
         budget = max(round(self.keep * tokens), LEAST)
         match self.kind:
             case "expected_attention":
-                return ExpectedAttention(budget, allocation=self.allocation)
+                return CriticalKV(ExpectedAttention(budget, allocation=self.allocation))
             case "keydiff":
                 return KeyDiff(budget, allocation=self.allocation)
             case "knorm":
@@ -44,6 +44,11 @@ class Archive:
         """
         if self.replaces:
             return working.segment(0)
+        return join(self.choose(cache, observation, restored).segment(restored), working.segment(cache.length))
+
+    def choose(self, cache: KVCache, observation: Observation, restored: int) -> KVCache:
+        """A cache with what the policy keeps of the entries behind the first `restored` tokens, and all before them."""
         policy = self.policy(cache.length - restored)
-        kept = cache.select(policy, observation, since=restored) if policy.budget is not None else cache
-        return join(kept.segment(restored), working.segment(cache.length))
+        if isinstance(policy, CriticalKV) and not observation.projected:
+            policy = policy.scorer
+        return cache if policy.budget is None else cache.select(policy, observation, since=restored)

@@ -100,6 +100,11 @@ class Observation:
     tokens: int
     length: int
 
+    @property
+    def projected(self) -> bool:
+        """Whether the output projections of all layers were found, which CriticalKV needs."""
+        return all(layer.output is not None for layer in self.layers.values())
+
     def of(self, layer: int) -> LayerObservation:
         """The window of one layer."""
         return self.layers[layer]
