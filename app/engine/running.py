@@ -116,9 +116,7 @@ class RunningTurn:
         if surplus:
             try:
                 self.working.crop(-surplus)
-            except (
-                ValueError
-            ):  # a sliding window has left behind what it would need: the next turn reads this one again
+            except ValueError:  # a sliding window left behind what it would need: the next turn reads this one again
                 return None
         archive = self.settings.archive
         return archive.segment(self.cache, self.working, self.run.observation, self.restored_tokens)
