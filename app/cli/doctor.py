@@ -110,7 +110,7 @@ def _key_values(settings: Settings) -> Iterator[Finding]:
         yield from _expiry(name, client)
     except redis.AuthenticationError as error:
         yield Finding("fail", name, f"refuses the user or password: {error}. Correct SNAPRAG_REDIS_URL")
-    except (redis.RedisError, OSError) as error:
+    except (redis.RedisError, redis.exceptions.RedisClusterException, OSError) as error:
         if settings.redis_url:
             yield Finding("fail", name, f"not reachable ({error}): start it, or correct SNAPRAG_REDIS_URL")
         else:

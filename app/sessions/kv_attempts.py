@@ -10,6 +10,8 @@ from typing import TypeVar
 import redis
 import structlog
 
+from app.sessions.kv_cluster import disconnect
+
 log = structlog.get_logger()
 
 T = TypeVar("T")
@@ -61,7 +63,7 @@ class Attempts:
             outcome, result = self._in_time(work)
         except (redis.TimeoutError, TimeoutError, DeadlineError) as error:
             self._failed(operation, session, "timeout", error, pause=True)
-        except (redis.ConnectionError, OSError) as error:
+        except (redis.ConnectionError, redis.exceptions.RedisClusterException, OSError) as error:
             self._failed(operation, session, "unreachable", error, pause=True)
         except redis.RedisError as error:
             self._failed(operation, session, "refused", error, pause=False)
@@ -110,7 +112,7 @@ class Attempts:
         if future.cancel() or future.done():
             return
         self._cuts += 1
-        self._client.connection_pool.disconnect(inuse_connections=True)
+        disconnect(self._client)
         again = threading.Timer(0.2, self._abandon, [future])
         again.daemon = True
         again.start()

