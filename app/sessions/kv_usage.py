@@ -59,7 +59,10 @@ class Usage:
         tenant, _ = parse_prefix(prefix)
         quotas = ["" if quota is None else quota for quota in (self._quotas.tenant, self._quotas.total)]
         chosen = self._record(keys=_KEYS, args=[prefix, tenant, nbytes, self._ttl_s, *quotas])
-        return [Excess(name.decode(), score) for name, score in zip(chosen[::2], chosen[1::2], strict=True)]
+        excess = [
+            Excess(name.decode(errors="replace"), score) for name, score in zip(chosen[::2], chosen[1::2], strict=True)
+        ]
+        return [session for session in excess if _is_session(session.prefix)]
 
     def touch(self, prefix: str) -> None:
         """Note that a session was used. A server that is full refuses it, and the session counts as older."""
@@ -82,14 +85,14 @@ class Usage:
         """Correct the account by the keys that are there. The bytes held."""
         self._repaired = time.monotonic()
         noted = self._client.hgetall(_KEYS[1])
-        dated = set(self._client.zrange(_KEYS[0], 0, -1))
+        dated = {name for name in self._client.zrange(_KEYS[0], 0, -1) if isinstance(name, bytes)}
         found: dict[bytes | str, tuple[bytes, int]] = {
             name.encode(): held for name, held in self._found(deadline).items()
         }
         changes: list[bytes | str | int] = []
-        for name in noted.keys() | found.keys():
+        for name in noted.keys() | found.keys() | dated:
             entry, ttl = found.get(name, (b"", 0))
-            if entry != noted.get(name) or name not in dated:
+            if entry != noted.get(name) or (name in found) != (name in dated):
                 changes += [name, noted.get(name, b""), entry, ttl]
         return int(self._repair(keys=_KEYS, args=changes))
 
@@ -101,11 +104,11 @@ class Usage:
             prefix = key.rpartition(":seg:")[0]
             sizes[prefix] += size
             ttls[prefix] = max(ttls[prefix], ttl)
-        entries = {}
-        for prefix, size in sizes.items():
-            with suppress(ValueError):
-                entries[prefix] = f"{size}:{parse_prefix(prefix)[0]}".encode(), ttls[prefix]
-        return entries
+        return {
+            prefix: (f"{size}:{parse_prefix(prefix)[0]}".encode(), ttls[prefix])
+            for prefix, size in sizes.items()
+            if _is_session(prefix)
+        }
 
     def _chunks(self, deadline: Deadline) -> Iterator[tuple[str, int, int]]:
         """Name, bytes and seconds to live of every chunk."""
@@ -121,3 +124,12 @@ class Usage:
                 # not those that are gone meanwhile or are no chunks
                 if isinstance(size, int) and isinstance(ttl, int) and ttl >= 0:
                     yield key.decode(errors="replace"), size, ttl
+
+
+def _is_session(prefix: str) -> bool:
+    # others than this service may write to the server
+    try:
+        parse_prefix(prefix)
+    except ValueError:
+        return False
+    return True

@@ -142,9 +142,14 @@ def test_a_damaged_account_is_repaired_from_what_is_there(client: redis.Redis, d
         client.hset(sizes, "x", "y")
         client.hset(sizes, session_prefix(TENANT, "1"), "-7:")
         client.hset(sums, "all", "z")
+        for name in (b"\xff", "not a session", "snaprag:{1:t:s}:head"):
+            client.hset(sizes, name, "700:t")  # type: ignore[arg-type]
+            client.zadd(last, {name: 9e9})
+            client.zadd(last, {f"only dated {name!r}": 9e9})
     else:
         client.hset(sums, "all", "-1e300")
-    assert save(store, "b", "s", 10)
+    assert save(KVStore(client, 1000, Quotas(total=1000 * KIB)), "b", "s", 10)
+    assert save(KVStore(client, 1000, Quotas(tenant=100)), "t", "none", 1) is False
     assert held(store, ("b", "s"), (TENANT, "1")) == [True, True]
     assert repaired(client) == truth(client) == 70 * KIB
     assert all(0 < client.ttl(key) <= 1060 for key in (last, sizes, sums))
@@ -175,6 +180,16 @@ def test_a_session_used_meanwhile_is_not_forgotten(client: redis.Redis) -> None:
     usage.touch(excess.prefix)
     usage.forget(excess.prefix, excess.last_use)
     assert usage.record(session_prefix("a", "new"), 60)[0].prefix == excess.prefix
+
+
+def test_names_that_are_no_sessions_are_never_dropped(client: redis.Redis) -> None:
+    usage = Usage(client, 1000, Quotas(total=100))
+    usage.record(session_prefix("a", "old"), 60)
+    for name in (b"\xff", b"not a session"):
+        client.hset("snaprag:{usage}:sizes", name, "1:t")  # type: ignore[arg-type]
+        client.zadd("snaprag:{usage}:last", {name: 5e9})
+        client.zadd("snaprag:{usage}:last", {session_prefix("a", "old"): 6e9})
+    assert [excess.prefix for excess in usage.record(session_prefix("a", "new"), 60)] == [session_prefix("a", "old")]
 
 
 def test_the_sum_is_within_a_percent_of_the_servers_memory(client: redis.Redis) -> None:
