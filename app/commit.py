@@ -37,7 +37,12 @@ def commit(
     staged = _stage(services, conversation, plan, token_ids, finished)
     if staged is not None:
         answer = replace(answer, usage=replace(answer.usage, cache_bytes=staged.head.nbytes))
-    services.records.commit_turn(conversation.lease, _record(message, answer, plan, token_ids))
+    try:
+        services.records.commit_turn(conversation.lease, _record(message, answer, plan, token_ids))
+    except Exception:
+        if staged is not None:  # where the session is gone, nobody else would remove them
+            services.store.discard(staged)
+        raise
     if staged is not None:
         services.store.publish(staged)
     return answer

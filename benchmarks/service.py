@@ -52,6 +52,11 @@ class ServiceProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def runs(self) -> bool:
+        """Whether the child has started and not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> "ServiceProcess":
         """Start it and wait until it is ready. RuntimeError with the end of its log when it does not come up."""
         command = [sys.executable, "-m", "app.cli", "serve", "--port", str(self.port)]
@@ -79,7 +84,7 @@ class ServiceProcess:
         self.stop()
 
     def _end(self, signal_number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self.runs:
             self._process.send_signal(signal_number)
             self._process.wait(timeout=60)
 

@@ -5,7 +5,7 @@ PUBLISH = """
 -- ARGV: expected generation ('0': no head), TTL in seconds, then the head's fields and values
 local current = redis.call('HGET', KEYS[1], 'generation') or '0'
 if current ~= ARGV[1] then return 0 end
-local listed = {}
+local listed, prefix = {}, string.sub(KEYS[1], 1, -5)
 for i = 3, #KEYS do
     -- EXPIRE answers 0 for a chunk that was evicted or dropped meanwhile: such a head must never be seen
     if redis.call('EXPIRE', KEYS[i], ARGV[2]) == 0 then return -1 end
@@ -16,7 +16,8 @@ for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 for _, key in ipairs(redis.call('SMEMBERS', KEYS[2])) do
     if not listed[key] then
-        redis.call('UNLINK', key)
+        -- of this session only, whatever stands in the index
+        if string.sub(key, 1, #prefix) == prefix then redis.call('UNLINK', key) end
         redis.call('SREM', KEYS[2], key)
     end
 end
@@ -28,9 +29,20 @@ return 1
 
 DROP = """
 -- KEYS: head, index. ARGV: the only generation to drop, or '' for any, a head of a wrong type included
-if ARGV[1] ~= '' and redis.call('HGET', KEYS[1], 'generation') ~= ARGV[1] then return 0 end
-if redis.call('TYPE', KEYS[2]).ok == 'set' then
-    for _, key in ipairs(redis.call('SMEMBERS', KEYS[2])) do redis.call('UNLINK', key) end
+local is_head = redis.call('TYPE', KEYS[1]).ok == 'hash'
+if ARGV[1] ~= '' and not (is_head and redis.call('HGET', KEYS[1], 'generation') == ARGV[1]) then return 0 end
+local prefix = string.sub(KEYS[1], 1, -5)
+local listed = redis.call('TYPE', KEYS[2]).ok == 'set' and redis.call('SMEMBERS', KEYS[2]) or {}
+local function list(manifest)
+    for _, segment in ipairs(cjson.decode(manifest).segments) do
+        for i = 1, #segment[2] do table.insert(listed, prefix .. 'seg:' .. segment[1] .. ':' .. (i - 1)) end
+    end
+end
+-- the head names the chunks too, where the index was evicted; one that is damaged names what it can
+if is_head then pcall(list, redis.call('HGET', KEYS[1], 'manifest') or '') end
+for _, key in ipairs(listed) do
+    -- of this session only, whatever stands in the index
+    if string.sub(key, 1, #prefix) == prefix then redis.call('UNLINK', key) end
 end
 redis.call('UNLINK', KEYS[1], KEYS[2])
 return 1

@@ -2,7 +2,7 @@
 
 Chunks are written first, under names that are used once, and nobody sees them; then one script makes the new head
 visible if the generation is still the expected one. A cache is an accelerator: whatever the server does, `load` and
-`stage` return None, `publish` and `drop` return False, in bounded time, and the turn goes on without it.
+`stage` return None, `publish`, `discard` and `drop` return False, in bounded time, and the turn goes on without it.
 """
 
 import secrets
@@ -83,7 +83,7 @@ class KVStore:
         self._lock = threading.Lock()
 
     def counts(self, operation: str = "load") -> dict[str, int]:
-        """Calls of `load`, `stage`, `publish`, `account`, `drop` or `held` by outcome; a `hit` returned something."""
+        """Calls of an operation (`load`, `publish`, …) by outcome; a `hit` returned something."""
         return self._attempts.counts(operation)
 
     def held_bytes(self) -> int | None:
@@ -135,6 +135,10 @@ class KVStore:
             self._attempts.run("account", staged.prefix, lambda deadline: self._account(staged, deadline))
         return published
 
+    def discard(self, staged: Staged) -> bool:
+        """Remove staged chunks whose turn was not kept; what is published stays. If this fails, they expire."""
+        return bool(self._attempts.run("discard", staged.prefix, lambda deadline: self._unstage(staged)))
+
     def drop(self, tenant: str, session_id: str) -> bool:
         """Remove all that is stored for the session. A drop that fails is made up for when the server is back."""
         prefix = session_prefix(tenant, session_id)
@@ -172,6 +176,14 @@ class KVStore:
         pairs = [part for field in fields.items() for part in field]
         answer = int(self._publish(keys=keys, args=[staged.expected_generation, self._ttl_s, *pairs]))
         return {1: "published", 0: "conflict", -1: "incomplete"}[answer], answer == 1
+
+    def _unstage(self, staged: Staged) -> tuple[str, bool]:
+        keys = staged.head.segments[-1].keys(staged.prefix)
+        removal = self._client.pipeline(transaction=False)
+        removal.unlink(*keys)
+        removal.srem(f"{staged.prefix}:chunks", *keys)
+        removal.execute()
+        return "discarded", True
 
     def _remove(self, prefix: str) -> tuple[str, bool]:
         self._drop(keys=_head_and_index(prefix), args=[""])

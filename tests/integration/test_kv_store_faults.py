@@ -136,6 +136,39 @@ def test_a_chunk_evicted_between_write_and_publish_is_noticed(client: redis.Redi
     assert found.segments == [[b"old"]]
 
 
+def test_a_drop_removes_the_chunks_of_an_evicted_index_and_nothing_of_another_session(client: redis.Redis) -> None:
+    store = KVStore(client, 1000)
+    for session in ("evicted", "mixed up", "mine"):
+        assert save(store, new_cache(1, [b"a", b"b"]), session)
+    mine = set(client.scan_iter("snaprag:*:mine}:*"))
+    index = {name: next(client.scan_iter(f"snaprag:*:{name}}}:chunks")) for name in ("evicted", "mixed up", "mine")}
+    client.delete(index["evicted"])
+    client.copy(index["mine"], index["mixed up"], replace=True)
+    assert store.drop("t", "evicted")
+    assert save(store, new_cache(2, [b"c"]), "mixed up")
+    client.sadd(index["mixed up"], *mine)
+    assert store.drop("t", "mixed up")
+    left = set(client.scan_iter("*"))
+    assert mine <= left
+    assert not any(b":evicted}" in key for key in left)
+
+
+def test_staged_chunks_of_a_turn_that_was_not_kept_are_removed(client: redis.Redis) -> None:
+    store = KVStore(client, 1000)
+    assert save(store, new_cache(1, [b"old"]))
+    before = set(client.scan_iter("*"))
+    refused = store.stage("t", "s", new_cache(2, [b"a", b"b"]))
+    of_no_session = store.stage("t", "deleted", new_cache(1, [b"a"]))
+    assert refused is not None
+    assert of_no_session is not None
+    assert store.discard(refused)
+    assert store.discard(of_no_session)
+    assert set(client.scan_iter("*")) == before
+    found = store.load("t", "s", "f", StoredCache.collect)
+    assert found is not None
+    assert found.segments == [[b"old"]]
+
+
 def test_a_full_server_refuses_and_the_last_cache_stays(client: redis.Redis) -> None:
     store = KVStore(client, 1000)
     assert save(store, new_cache(1, [b"a"]))
