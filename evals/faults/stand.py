@@ -84,7 +84,10 @@ def open_stand() -> Iterator[Stand]:
         environment = {
             "SNAPRAG_API_KEYS": ",".join(KEYS),
             "SNAPRAG_REDIS_URL": f"redis://127.0.0.1:{store.port}/0",
-            "SNAPRAG_DTYPE": "float32",  # what was read at once and what was read in turns then round alike
+            # a cache that loses nothing: a turn from it then equals one that is computed anew
+            "SNAPRAG_DTYPE": "float32",
+            "SNAPRAG_ARCHIVE": "full",
+            "SNAPRAG_ARCHIVE_FORMAT": "raw",
         }
         service = opened.enter_context(ServiceProcess(folder / "data", environment))
         door = Proxy(service.port)
