@@ -70,8 +70,8 @@ def port_of(client: redis.Redis) -> int:
     return int(client.connection_pool.connection_kwargs["port"])
 
 
-def settings_of(tmp_path: Path, url: str) -> Settings:
-    return Settings(data_dir=tmp_path, redis_url=url, kv_timeout_ms=500)
+def settings_of(tmp_path: Path, url: str, timeout_ms: int = 500) -> Settings:
+    return Settings(data_dir=tmp_path, redis_url=url, kv_timeout_ms=timeout_ms)
 
 
 def save(store: KVStore, session: str, chunks: list[bytes], generation: int = 1) -> bool:
@@ -240,7 +240,7 @@ def test_tls_with_a_user(start: Start, tmp_path: Path, certificate: Path) -> Non
     server = start("server", ACL, "save ''")
     with tls_in_front_of(port_of(server), certificate) as port:
         url = f"rediss://{USER}@127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
-        with open_kv_client(settings_of(tmp_path, url)) as client:
+        with open_kv_client(settings_of(tmp_path, url, timeout_ms=10_000)) as client:  # the relay takes its time
             store, chunk = KVStore(client, 1000), os.urandom(3 * 2**20)
             assert save(store, "s", [chunk])
             assert load(store, "s") == [[chunk]]
