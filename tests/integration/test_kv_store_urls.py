@@ -215,25 +215,26 @@ def tls_in_front_of(port: int, certificate: Path) -> Iterator[int]:
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(copy(reader, server_writer), copy(server_reader, writer))
 
+    async def end(server: asyncio.Server) -> None:
+        server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    # all in a thread: the browser's tests leave a loop that runs in this one
     loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(asyncio.start_server(relay, "127.0.0.1", 0, ssl=context))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
+    starting = asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
+    server = asyncio.run_coroutine_threadsafe(starting, loop).result(10)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        server.close()
+        asyncio.run_coroutine_threadsafe(end(server), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.run_until_complete(_finish())
         loop.close()
-
-
-async def _finish() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 def test_tls_with_a_user(start: Start, tmp_path: Path, certificate: Path) -> None:
