@@ -17,6 +17,7 @@ from kv_compression import (
     POLICIES,
     Allocation,
     CriticalKV,
+    ExpectedAttention,
     FastGen,
     Full,
     LayerEntries,
@@ -57,15 +58,21 @@ def criticalkv(budget: int, allocation: Allocation) -> CriticalKV:
     return CriticalKV(snapkv(budget, allocation))
 
 
+def critical_expected(budget: int, allocation: Allocation) -> CriticalKV:
+    """On ExpectedAttention's scores, so without a question."""
+    return CriticalKV(ExpectedAttention(budget, allocation=allocation))
+
+
 # those that take more than a budget and an allocation, or are no part of the library
 MADE_BY: dict[str, Callable[[int, Allocation], Policy]] = {
     "snapkv": snapkv,
     "snapkv_sinks": partial(snapkv, made=SnapKVWithSinks),
     "criticalkv": criticalkv,
+    "critical_expected": critical_expected,
     "random": RandomChoice,
 }
 WITHOUT_BUDGET: dict[str, Callable[[PreTrainedTokenizerBase], Policy]] = {"fastgen": FastGen.for_tokenizer}
-FORMATS = ("bfloat16", "fp8", "int8", "int4")  # in which caches are stored, those that lose nothing in a model left out
+FORMATS = ("bfloat16", "fp8", "int8", "int4", "int4/32")  # of the store, some with the size of groups
 NAMES = [*(name for name in POLICIES if name not in ("full", *MADE_BY)), *MADE_BY]
 
 

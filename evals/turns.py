@@ -55,8 +55,12 @@ class Stored:
 
     @classmethod
     def of(cls, segment: Segment, storage: str | None) -> "Stored":
-        """Written and read again in one of the codec's formats. None: unchanged, with the bytes that bfloat16 takes."""
-        chunks = encode_segment(segment, "", storage=Storage(storage or "bfloat16"))
+        """Written and read again in one of the codec's formats (`int4/32`: in groups of 32).
+
+        None: unchanged, with the bytes that bfloat16 takes.
+        """
+        name, _, group = (storage or "bfloat16").partition("/")
+        chunks = encode_segment(segment, "", storage=Storage(name, group=int(group or 64)))
         return cls(decode_segment(chunks, "") if storage else segment, sum(map(len, chunks)))
 
 
