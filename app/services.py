@@ -38,6 +38,7 @@ class Services:
         self.metrics.waiting.set(self.engine.waiting)
         for result, count in self.store.counts().items():
             self.metrics.cache_loads.labels(result).set(count)
+        self.metrics.kv_away.set(self.store.is_away)
         held = self.store.held_bytes()
         self.metrics.kv_bytes.set(float("nan") if held is None else held)
 
@@ -53,6 +54,14 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
         database = open_database(settings.database_url or f"sqlite:///{settings.data_dir / 'snaprag.db'}")
         opened.callback(database.dispose)
         client = opened.enter_context(open_kv_client(settings))
+        store = KVStore(
+            client,
+            settings.kv_ttl_s,
+            _quotas(settings),
+            cipher=_cipher(settings),
+            timeout_s=settings.kv_timeout_ms / 1000,
+        )
+        opened.callback(store.close)
         retriever = Retriever(database, embedder, settings.data_dir)
         retriever.start()
         opened.callback(retriever.stop)
@@ -71,7 +80,7 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
             metrics=metrics,
             retriever=retriever,
             records=records,
-            store=KVStore(client, settings.kv_ttl_s, _quotas(settings), cipher=_cipher(settings)),
+            store=store,
             engine=engine,
             prompts=PromptBuilder(loaded.tokenizer, min(settings.context_tokens or 10**9, loaded.context_tokens)),
             admission=Admission(settings.queue_size, settings.tenant_turns),

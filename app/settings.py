@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     kv_key: Annotated[tuple[SecretBytes, ...], NoDecode] = Field(
         (), description="Keys of 32 bytes, base64 or hex. The first encrypts session caches, all decrypt them."
     )
-    kv_timeout_ms: int = Field(2000, ge=1, description="Longest wait for one reply of the Redis-protocol server.")
+    kv_timeout_ms: int = Field(250, ge=1, description="Longest wait for the Redis-protocol server, paid once.")
 
     @field_validator("api_keys", mode="before")
     @classmethod

@@ -44,6 +44,9 @@ class Metrics:
         self.kv_bytes = Gauge(
             "snaprag_kv_bytes", "Bytes of session caches on the server, NaN if unknown.", registry=self.registry
         )
+        self.kv_away = Gauge(
+            "snaprag_kv_away", "1 while the server of session caches is known to be away.", registry=self.registry
+        )
         self.requests = Counter(
             "snaprag_http_requests", "HTTP requests.", ["method", "route", "status"], registry=self.registry
         )

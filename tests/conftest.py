@@ -29,7 +29,7 @@ def models_dir() -> Path:
 @pytest.fixture(scope="session")
 def embedded_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
     """A client of an embedded server that all tests share: keep to tenants of your own, and leave it running."""
-    settings = Settings(data_dir=tmp_path_factory.mktemp("kv"), kv_memory_mb=256)
+    settings = Settings(data_dir=tmp_path_factory.mktemp("kv"), kv_memory_mb=256, kv_timeout_ms=2000)
     with open_kv_client(settings) as client:
         yield client
 

@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from app.address import check_address
 from app.engine.pull import PACKAGES, is_pulled, verify
 from app.errors import SnapragError
-from app.sessions import connect
+from app.sessions import PROBE_BYTES, connect, ping
 from app.settings import Settings
 
 LOW_DISK_BYTES = 2 * 2**30
@@ -103,6 +104,7 @@ def _key_values(settings: Settings) -> Iterator[Finding]:
     name = "Redis" if settings.redis_url else "embedded server"
     client = connect(settings)
     try:
+        yield from _speed(name, client, settings)
         server = client.info("server")
         memory = client.info("memory")
         yield Finding("ok", name, f"version {server.get('valkey_version') or server['redis_version']}")
@@ -117,6 +119,20 @@ def _key_values(settings: Settings) -> Iterator[Finding]:
             yield Finding("info", name, "not running; it runs while the service does")
     finally:
         client.close()
+
+
+def _speed(name: str, client: redis.Redis, settings: Settings) -> Iterator[Finding]:
+    client.ping()  # the connection
+    started = time.perf_counter()
+    ping(client, PROBE_BYTES)
+    taken = (time.perf_counter() - started) * 1000
+    limit = settings.kv_timeout_ms
+    said = f"{PROBE_BYTES // 1024} KiB there and back in {taken:.1f} ms"
+    if taken < limit / 2:
+        yield Finding("ok", name, said)
+    else:
+        advice = f"SNAPRAG_KV_TIMEOUT_MS is {limit}: the service may do without it"
+        yield Finding("warn", name, f"{said}; {advice}")
 
 
 def _memory(name: str, memory: dict[str, object]) -> Iterator[Finding]:

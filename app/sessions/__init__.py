@@ -1,7 +1,9 @@
 """Sessions: their transcript in the database, their cache on a Redis-protocol server."""
 
+from app.sessions.kv_attempts import PROBE_BYTES
 from app.sessions.kv_cipher import Cipher
 from app.sessions.kv_client import connect, open_kv_client
+from app.sessions.kv_cluster import ping
 from app.sessions.kv_frame import CHUNK_BYTES, FrameError
 from app.sessions.kv_head import StoredCache, StoredHead, StoredSegment, token_digest
 from app.sessions.kv_server import EmbeddedServerError
@@ -16,6 +18,7 @@ __all__ = [
     "Cipher",
     "EmbeddedServerError",
     "FrameError",
+    "PROBE_BYTES",
     "KVStore",
     "Lease",
     "NewCache",
@@ -29,5 +32,6 @@ __all__ = [
     "TurnRecord",
     "connect",
     "open_kv_client",
+    "ping",
     "token_digest",
 ]

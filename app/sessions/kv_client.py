@@ -1,5 +1,6 @@
 """The client of the Redis-protocol server that the settings name, or of the embedded one."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -7,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 import redis
 from redis.backoff import ConstantBackoff, NoBackoff
-from redis.connection import parse_url
+from redis.connection import HiredisRespSerializer, parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -21,6 +22,25 @@ _RETRY = Retry(ConstantBackoff(0.05), 1, supported_errors=(redis.ConnectionError
 # a cluster's client would ask a slow server again as well
 _NO_RETRY = Retry(NoBackoff(), 0)
 
+# what the system holds back is not sent: the wait for a reply must not include megabytes that are still to go
+_TCP = {socket.TCP_NOTSENT_LOWAT: 2**17} if hasattr(socket, "TCP_NOTSENT_LOWAT") else {}
+
+PIECE_BYTES = 2**16
+
+
+class _Packer(HiredisRespSerializer):
+    """Long commands in pieces: a timeout bounds the sending of one piece, and a chunk may take as long as it takes."""
+
+    def pack(self, *args: Any) -> list[bytes | memoryview]:
+        packed: bytes = super().pack(*args)[0]
+        if len(packed) <= PIECE_BYTES:
+            return [packed]
+        view = memoryview(packed)
+        return [view[start : start + PIECE_BYTES] for start in range(0, len(view), PIECE_BYTES)]
+
+
+_PACKER = _Packer()
+
 
 def connect(settings: Settings) -> redis.Redis:
     """A client of the server that the settings name, or of the embedded one if it runs. Contacts nobody yet.
@@ -29,7 +49,10 @@ def connect(settings: Settings) -> redis.Redis:
     """
     url = settings.redis_url or f"unix://{quote(str(socket_path(settings.data_dir)))}"
     timeout_s = settings.kv_timeout_ms / 1000
-    options = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": _RETRY, "protocol": 2}
+    options: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+    options |= {"retry": _RETRY, "protocol": 2}
+    if not url.startswith("unix:"):
+        options |= {"socket_keepalive": True, "socket_keepalive_options": _TCP}
     try:
         return _client(url, options, {"socket_read_size": 2**18, "client_name": "snaprag"})
     except ValueError:
@@ -44,7 +67,7 @@ def _client(url: str, options: dict[str, Any], of_data: dict[str, Any]) -> redis
     """`options` are for every connection, `of_data` for those to servers that hold data."""
     scheme, _, kind = urlsplit(url).scheme.partition("+")
     if not kind:
-        return redis.Redis.from_url(url, **options, **of_data)
+        return redis.Redis.from_url(url, **options, **of_data, command_packer=_PACKER)
     nodes, own = _nodes(url), _own_options(url, scheme)
     if kind == "cluster":
         return ClusterClient(nodes, {**options, **of_data, **own, "retry": _NO_RETRY})
@@ -53,7 +76,7 @@ def _client(url: str, options: dict[str, Any], of_data: dict[str, Any]) -> redis
         raise ValueError("no such kind of URL")
     secure = {name: value for name, value in own.items() if name.startswith("ssl")}
     sentinel = Sentinel(nodes, sentinel_kwargs={**options, **secure}, **{**options, **of_data, **own})
-    client: redis.Redis = sentinel.master_for(master)
+    client: redis.Redis = sentinel.master_for(master, command_packer=_PACKER)
     return client
 
 

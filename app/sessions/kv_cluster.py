@@ -68,6 +68,12 @@ def _until_one_fails(execute: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def ping(client: redis.Redis, nbytes: int) -> None:
+    """Send `nbytes` to the server, or to each master of a cluster, and get them back. Raises what the client raises."""
+    where = {"target_nodes": "primaries"} if isinstance(client, ClusterClient) else {}
+    client.execute_command("PING", bytes(nbytes), **where)
+
+
 def disconnect(client: redis.Redis) -> None:
     """Close all connections of a client, those in use too."""
     if isinstance(client, ClusterClient):

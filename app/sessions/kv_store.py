@@ -14,8 +14,9 @@ from typing import TypeVar
 import redis
 import structlog
 
-from app.sessions.kv_attempts import Attempts, Deadline
+from app.sessions.kv_attempts import Attempts
 from app.sessions.kv_cipher import Cipher
+from app.sessions.kv_deadline import Deadline
 from app.sessions.kv_frame import FrameError, framed_size, session_prefix
 from app.sessions.kv_head import StoredHead, StoredSegment, head_fields
 from app.sessions.kv_scripts import DROP, PUBLISH
@@ -27,8 +28,13 @@ log = structlog.get_logger()
 T = TypeVar("T")
 Use = Callable[[StoredHead, Iterator[Iterator[memoryview]]], T]
 
-DEADLINE_S = 10.0
-COOL_DOWN_S = 5.0
+TIMEOUT_S = 2.0
+"""For tools that can wait; the service passes SNAPRAG_KV_TIMEOUT_MS."""
+
+PROBE_S = 0.5
+REPAIR_S = 10.0
+"""Longest walk over all keys of the server; a server that answers nothing for the timeout ends it at once."""
+
 NO_QUOTAS = Quotas()
 
 
@@ -59,7 +65,11 @@ class Staged:
 
 
 class KVStore:
-    """Thread-safe and synchronous: to be called from worker threads, never from an event loop."""
+    """Thread-safe and synchronous: to be called from worker threads, never from an event loop.
+
+    `timeout_s` is what an operation may take beside the moving of its bytes; a server that takes longer, or is away, is
+    left alone until a probe, tried every `probe_s`, finds it well. `close` ends the probes.
+    """
 
     def __init__(
         self,
@@ -68,15 +78,15 @@ class KVStore:
         quotas: Quotas = NO_QUOTAS,
         *,
         cipher: Cipher | None = None,
-        deadline_s: float = DEADLINE_S,
-        cool_down_s: float = COOL_DOWN_S,
+        timeout_s: float = TIMEOUT_S,
+        probe_s: float = PROBE_S,
     ) -> None:
         self._client = client
         self._ttl_s = ttl_s
         self._quotas = quotas
         self._cipher = cipher
         self._usage = Usage(client, ttl_s, quotas)
-        self._attempts = Attempts(client, deadline_s, cool_down_s)
+        self._attempts = Attempts(client, timeout_s, probe_s)
         self._publish = client.register_script(PUBLISH)
         self._drop = client.register_script(DROP)
         self._undropped: set[str] = set()
@@ -86,9 +96,19 @@ class KVStore:
         """Calls of an operation (`load`, `publish`, …) by outcome; a `hit` returned something."""
         return self._attempts.counts(operation)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the server did not answer, and no probe has found it back yet."""
+        return self._attempts.is_open
+
+    def close(self) -> None:
+        """Stop looking for a server that is away."""
+        self._attempts.close()
+
     def held_bytes(self) -> int | None:
         """Bytes of all chunks on the server; None when it does not answer."""
-        return self._attempts.run("held", "", lambda deadline: ("read", self._usage.held(deadline)))
+        self._repair()
+        return self._attempts.run("held", "", lambda deadline: ("read", self._usage.held()))
 
     def load(self, tenant: str, session_id: str, fingerprint: str, use: Use[T]) -> T | None:
         """What `use` makes of the session's cache, of which it is given the head and the chunks of every segment.
@@ -132,6 +152,7 @@ class KVStore:
         """
         published = bool(self._attempts.run("publish", staged.prefix, lambda deadline: self._flip(staged)))
         if published:
+            self._repair()
             self._attempts.run("account", staged.prefix, lambda deadline: self._account(staged, deadline))
         return published
 
@@ -191,8 +212,6 @@ class KVStore:
         return "dropped", True
 
     def _account(self, staged: Staged, deadline: Deadline) -> tuple[str, None]:
-        if self._usage.repair_is_due():
-            self._usage.repair(deadline)
         excess = self._usage.record(staged.prefix, staged.head.nbytes)
         for session in excess:
             deadline.check()
@@ -202,6 +221,11 @@ class KVStore:
         if excess:
             log.info("kv_quota_exceeded", session=staged.prefix, dropped=len(excess))
         return ("made_room" if excess else "recorded"), None
+
+    def _repair(self) -> None:
+        """A walk that takes its time must not look like a server that is away."""
+        if self._usage.repair_is_due():
+            self._attempts.run("repair", "", self._usage.repair, REPAIR_S)
 
     def _make_up_drops(self) -> None:
         with self._lock:

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import redis
 
-from app.sessions.kv_attempts import Deadline
 from app.sessions.kv_cipher import Cipher
+from app.sessions.kv_deadline import Deadline
 from app.sessions.kv_frame import FrameError, pack_chunk, unpack_chunk
 from app.sessions.kv_head import FIELDS, HEAD_BYTES, StoredHead, StoredSegment, parse_head
 
@@ -45,7 +45,7 @@ def write_chunks(
     DeadlineError, and ValueError for a chunk that is too large."""
     keys = segment.keys(prefix)
     for start in range(0, len(keys), WINDOW):
-        deadline.check()
+        deadline.check(sum(segment.sizes[start : start + WINDOW]))
         window = client.pipeline(transaction=False)
         window.sadd(f"{prefix}:chunks", *keys[start : start + WINDOW])
         window.expire(f"{prefix}:chunks", ttl_s)
@@ -75,7 +75,7 @@ def _read_segment(
 ) -> Iterator[memoryview]:
     keys = segment.keys(prefix)
     for start in range(0, len(keys), READ_WINDOW):
-        deadline.check()
+        deadline.check(sum(segment.sizes[start : start + READ_WINDOW]))
         window = client.pipeline(transaction=False)
         for index in range(start, min(start + READ_WINDOW, len(keys))):
             # one byte more than expected, so that a longer value is seen but never transferred whole
@@ -86,7 +86,9 @@ def _read_segment(
         for index, value in enumerate(values, start):
             if len(value) != segment.sizes[index]:
                 raise FrameError("a chunk is missing" if not value else "a chunk has another size")
-            yield unpack_chunk(keys[index], index, value, cipher)
+            chunk = unpack_chunk(keys[index], index, value, cipher)
+            with deadline.paused():
+                yield chunk
 
 
 def _bytes(values: Sequence[bytes | str | None]) -> list[bytes | None]:

@@ -14,7 +14,7 @@ from itertools import islice
 
 import redis
 
-from app.sessions.kv_attempts import Deadline
+from app.sessions.kv_deadline import Deadline
 from app.sessions.kv_frame import parse_prefix
 from app.sessions.kv_usage_scripts import FORGET, HELD, RECORD, REPAIR, TOUCH
 
@@ -73,16 +73,16 @@ class Usage:
         """Take a session out; with `last_use`, only if it was not used since."""
         self._forget(keys=_KEYS, args=[prefix, last_use])
 
-    def held(self, deadline: Deadline) -> int:
-        """Bytes of chunks on the server, by the account, which is repaired when that is due."""
-        return self.repair(deadline) if self.repair_is_due() else int(self._held(keys=_KEYS))
+    def held(self) -> int:
+        """Bytes of chunks on the server, by the account."""
+        return int(self._held(keys=_KEYS))
 
     def repair_is_due(self) -> bool:
         """Whether this process has not repaired the account for a minute."""
         return time.monotonic() - self._repaired >= REPAIR_S
 
-    def repair(self, deadline: Deadline) -> int:
-        """Correct the account by the keys that are there. The bytes held."""
+    def repair(self, deadline: Deadline) -> tuple[str, None]:
+        """Correct the account by the keys that are there. An outcome and nothing."""
         self._repaired = time.monotonic()
         noted = self._client.hgetall(_KEYS[1])
         dated = {name for name in self._client.zrange(_KEYS[0], 0, -1) if isinstance(name, bytes)}
@@ -94,7 +94,8 @@ class Usage:
             entry, ttl = found.get(name, (b"", 0))
             if entry != noted.get(name) or (name in found) != (name in dated):
                 changes += [name, noted.get(name, b""), entry, ttl]
-        return int(self._repair(keys=_KEYS, args=changes))
+        self._repair(keys=_KEYS, args=changes)
+        return "repaired", None
 
     def _found(self, deadline: Deadline) -> dict[str, tuple[bytes, int]]:
         """Session -> its true entry and the seconds until its last chunk expires."""

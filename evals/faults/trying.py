@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from app.sessions.kv_store import COOL_DOWN_S
+from app.sessions.kv_store import PROBE_S
 from evals.faults.cases import DISTURBANCES, MOMENTS, PAIRS, Case
 from evals.faults.counts import Outcome
 from evals.faults.damage import DAMAGES, Copies
@@ -16,7 +16,9 @@ from evals.faults.stored import StoredSession
 from evals.faults.talk import Talk
 
 SILENT = {"server killed", "server paused", "slow by the byte"}
-"""After these the service leaves the server alone for a while."""
+"""After these the service leaves the server alone until a probe finds it back."""
+
+FOUND_BACK_S = 2 * PROBE_S
 
 DRIP_S = 0.02
 
@@ -76,7 +78,7 @@ class Trials:
         self.stand.heal()
         talk.outcome.disturbed = trigger.fired
         if case.patient and case.fault in SILENT:
-            time.sleep(COOL_DOWN_S)
+            time.sleep(FOUND_BACK_S)
         if deleted and trigger.fired:
             talk.session_id, talk.seen = None, []
         elif len(talk.seen) < case.turn:
@@ -136,7 +138,7 @@ class Trials:
         """Delete all sessions; what the server then holds is a leak. A later turn makes up for a drop that failed."""
         self.stand.delete_all()
         if outcome.fault in SILENT or self.stand.server.held():
-            time.sleep(COOL_DOWN_S)
+            time.sleep(FOUND_BACK_S)
             self._talk(SCRIPTS[0], outcome).ask()
             self.stand.delete_all()
         for key, size in self.stand.server.held().items():
