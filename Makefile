@@ -27,7 +27,7 @@ serve: install
 	$(BIN)/snaprag serve
 
 test: models
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: install
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Fixtures that several parts share."""
 
 import io
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from app.sessions import SessionRecords, TurnRecord, open_kv_client
 from app.settings import Settings
 from retriever import Document, Embedder, Retriever
 from retriever.database import open_database
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the processors, and so do the services that they start
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from app.sessions.kv_frame import FrameError, framed_size, pack_chunk, session_p
 from app.sessions.kv_head import StoredHead, head_fields
 from app.settings import Settings
 
-OLD, NEW = os.urandom(32), os.urandom(32)
+OLD, NEW = bytes(range(32)), bytes(range(100, 132))
 SECRET = [b"nobody may read this " * 50, os.urandom(CHUNK_BYTES)]
 FRAME_BYTES = framed_size(0)
 
