@@ -39,7 +39,9 @@ class Settings(BaseSettings):
     )
 
     # compression
-    policy: Literal["full", "snapkv", "streaming_llm"] = Field("snapkv", description="Chooses the working cache.")
+    policy: Literal["full", "snapkv", "streaming_llm", "blend"] = Field(
+        "blend", description="Chooses the working cache. `blend`: SnapKV's vote and ExpectedAttention, half each."
+    )
     budget: int = Field(1024, ge=16, description="Positions kept per KV head, the window included.")
     window: int = Field(32, ge=1, description="SnapKV's observation window, in tokens.")
     kernel: int = Field(15, ge=1, description="SnapKV's pooling kernel, in positions; odd.")

@@ -16,6 +16,7 @@ from evals.kv_runs import WINDOW
 from kv_compression import (
     POLICIES,
     Allocation,
+    Blend,
     CriticalKV,
     ExpectedAttention,
     FastGen,
@@ -58,6 +59,11 @@ def criticalkv(budget: int, allocation: Allocation) -> CriticalKV:
     return CriticalKV(snapkv(budget, allocation))
 
 
+def blend(budget: int, allocation: Allocation) -> Blend:
+    """Of SnapKV and ExpectedAttention, half each."""
+    return Blend(snapkv(budget, allocation), ExpectedAttention(budget))
+
+
 def critical_expected(budget: int, allocation: Allocation) -> CriticalKV:
     """On ExpectedAttention's scores, so without a question."""
     return CriticalKV(ExpectedAttention(budget, allocation=allocation))
@@ -68,6 +74,7 @@ MADE_BY: dict[str, Callable[[int, Allocation], Policy]] = {
     "snapkv": snapkv,
     "snapkv_sinks": partial(snapkv, made=SnapKVWithSinks),
     "criticalkv": criticalkv,
+    "blend": blend,
     "critical_expected": critical_expected,
     "random": RandomChoice,
 }

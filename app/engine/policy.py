@@ -11,7 +11,17 @@ from typing import Any
 import structlog
 
 from app.settings import Settings
-from kv_compression import Allocation, Full, Policy, Profile, SnapKV, StreamingLLM, Uniform
+from kv_compression import (
+    Allocation,
+    Blend,
+    ExpectedAttention,
+    Full,
+    Policy,
+    Profile,
+    SnapKV,
+    StreamingLLM,
+    Uniform,
+)
 
 SHIPPED = Path(__file__).with_name("profiles")
 
@@ -25,11 +35,14 @@ def allocation_of(settings: Settings, profile: Profile | None) -> Allocation:
 
 def working_policy(settings: Settings, allocation: Allocation) -> Policy:
     """What chooses the working cache."""
+    snapkv = SnapKV(settings.budget, settings.window, settings.kernel, settings.pooling, allocation)
     match settings.policy:
         case "full":
             return Full()
         case "snapkv":
-            return SnapKV(settings.budget, settings.window, settings.kernel, settings.pooling, allocation)
+            return snapkv
+        case "blend":
+            return Blend(snapkv, ExpectedAttention(settings.budget))
         case "streaming_llm":
             return StreamingLLM(settings.budget, allocation=allocation)
 

@@ -14,6 +14,7 @@ from kv_compression.policies import (
     H2O,
     POLICIES,
     TOVA,
+    Blend,
     CriticalKV,
     ExpectedAttention,
     FastGen,
@@ -35,6 +36,7 @@ from kv_compression.together import Piece, run_together
 
 __all__ = [
     "Allocation",
+    "Blend",
     "CodecError",
     "CriticalKV",
     "ExpectedAttention",

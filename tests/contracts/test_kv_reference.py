@@ -15,6 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from kv_compression import (
     H2O,
     TOVA,
+    Blend,
     CriticalKV,
     ExpectedAttention,
     FastGen,
@@ -50,6 +51,7 @@ POLICIES: dict[str, Policy] = {
     "expected_attention": ExpectedAttention(24),
     "h2o": H2O(24),
     "criticalkv": CriticalKV(SnapKV(24, window=6, kernel=5)),
+    "blend": Blend(SnapKV(24, window=6, kernel=5), ExpectedAttention(24)),
     "fastgen": FastGen(special=(0, 2), punctuation=(5, 6, 7), recovery=0.6, frequent=0.2, local=0.1, window=6),
     "keydiff by a profile": KeyDiff(24, Profile(((0.4, 2.2), (1.6, 0.3), (0.5, 1.0)))),
     "pyramid": SnapKV(24, window=6, kernel=5, allocation=Pyramid(4)),

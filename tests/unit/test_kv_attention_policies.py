@@ -16,6 +16,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from kv_compression import (
     H2O,
+    Blend,
     CriticalKV,
     ExpectedAttention,
     FastGen,
@@ -212,6 +213,37 @@ def test_criticalkv_says_what_it_cannot_do() -> None:
         CriticalKV(Knorm(10)).choose({0: (entries, replace(seen, output=torch.randn(32, 4, DIM)))})
     with pytest.raises(ValueError, match="must choose by its scores"):
         CriticalKV(Full())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_blend_is_the_mean_of_two_policies_shares(share: float, tiny_model: Callable[..., PreTrainedModel]) -> None:
+    model, token_ids = tiny_model(), random_tokens(TOKENS)
+    first, second = SnapKV(20, 6, 5, allocation=HeadAdaptive()), ExpectedAttention(30, sinks=3)
+    policy = Blend(first, second, share)
+    run = run_prefill(model, cache := empty_cache(model), token_ids, 60, window=6, observe=policy.observe)
+    chosen = cache.select(policy, run.observation)
+    assert chosen.entries == pytest.approx(20, abs=0.1)
+    for layer in range(3):
+        held, seen = entries_of(cache, layer), run.observation.of(layer)
+        both = zip(first.score(held, seen), second.score(held, seen), strict=True)
+        for head, (vote, forecast) in zip(entries_of(chosen, layer), both, strict=True):
+            mean = (1 - share) * vote / vote.sum() + share * forecast / forecast.sum()
+            between = mean[3 : TOKENS - 6].topk(len(head.positions) - 9).indices + 3
+            expected = {0, 1, 2, *between.tolist(), *range(TOKENS - 6, TOKENS)}
+            assert set(head.positions.tolist()) == expected
+
+
+def test_a_blend_says_what_it_cannot_do(tiny_model: Callable[..., PreTrainedModel]) -> None:
+    with pytest.raises(ValueError, match="share"):
+        Blend(SnapKV(10, 6), ExpectedAttention(10), 1.5)
+    with pytest.raises(ValueError, match="must choose by its scores"):
+        Blend(SnapKV(10, 6), Full())
+    with pytest.raises(ValueError, match="must choose by its scores"):
+        Blend(CriticalKV(SnapKV(10, 6)), ExpectedAttention(10))
+    model = tiny_model()
+    run = run_prefill(model, cache := empty_cache(model), random_tokens(TOKENS), 60, window=6)
+    with pytest.raises(ValueError, match="knorm"):
+        cache.select(Blend(SnapKV(10, 6), Knorm(10)), run.observation)
 
 
 @pytest.mark.parametrize("policy", [H2O(10), ExpectedAttention(10), FastGen(10)])

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from kv_compression import (
     H2O,
+    Blend,
     CriticalKV,
     ExpectedAttention,
     FastGen,
@@ -39,6 +40,7 @@ POLICIES: dict[str, Policy] = {
     "h2o": H2O(24, allocation=PROFILE),
     "expected_attention": ExpectedAttention(24, allocation=PROFILE),
     "criticalkv": CriticalKV(SnapKV(24, window=6, kernel=5, allocation=PROFILE)),
+    "blend": Blend(SnapKV(24, window=6, kernel=5, allocation=PROFILE), ExpectedAttention(24)),
     "fastgen": FastGen(special=(5, 6), punctuation=(7, 8), recovery=0.5, frequent=0.2, local=0.1, window=6),
 }
 CASES = [

@@ -1,6 +1,7 @@
 """The policies, one file each. `POLICIES` finds them by the name that settings and tables use."""
 
 from kv_compression.policies.base import Policy
+from kv_compression.policies.blend import Blend
 from kv_compression.policies.criticalkv import CriticalKV
 from kv_compression.policies.expected_attention import ExpectedAttention
 from kv_compression.policies.fastgen import FastGen
@@ -27,6 +28,7 @@ POLICIES: dict[str, type[Policy]] = {
         ExpectedAttention,
         CriticalKV,
         KVzip,
+        Blend,
     )
 }
 
@@ -34,6 +36,7 @@ __all__ = [
     "H2O",
     "POLICIES",
     "TOVA",
+    "Blend",
     "CriticalKV",
     "ExpectedAttention",
     "FastGen",
