@@ -2,7 +2,7 @@
 
     python -m evals.multiturn --data covidqa.jsonl [--documents 3] [--questions 5] [--scorers keydiff random]
         [--budgets 512 1024] [--allocations profile uniform] [--storage bfloat16 int4] [--working 512] [--answers]
-        [--apart] [--json FILE] [--plot FILE.png]
+        [--selectors blend snapkv] [--apart] [--json FILE] [--plot FILE.png]
 
 Every document is read once. The rows:
 
@@ -36,7 +36,7 @@ from evals.kv_runs import Runner, arguments, as_json, print_table, write_json
 from evals.plots import lines
 from evals.scores import relative_interval
 from evals.turns import Document, Session, Stored, documents
-from kv_compression import Allocation, Policy
+from kv_compression import Allocation, Observation, Policy
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ def rows(options: Namespace, allocations: Mapping[str, Allocation]) -> list[Row]
 
 def _allocated(options: Namespace, how: str, allocation: Allocation) -> list[Row]:
     """The rows in which budgets are divided in one way."""
-    selectors = policies.rows(
-        [options.selector], {str(budget): budget for budget in options.working}, {how: allocation}
-    )
+    selectors = policies.rows(options.selectors, {str(budget): budget for budget in options.working}, {how: allocation})
     archives = policies.rows(options.scorers, {str(budget): budget for budget in options.budgets}, {how: allocation})
     table = [
         Row(f"{name} by the first question", None, "bfloat16", policy, once=True) for name, policy in selectors.items()
@@ -86,23 +84,29 @@ def _allocated(options: Namespace, how: str, allocation: Allocation) -> list[Row
 def measure(runner: Runner, document: Document, table: Sequence[Row], options: Namespace) -> dict[str, Any]:
     """Row name -> the turns, the bytes stored of the document, and the bytes stored of all at the end."""
     torch.manual_seed(options.seed)
-    reading = runner.read(document.token_ids, [row.archive for row in table if row.archive])
+    chosen_by = [policy for row in table for policy in (row.archive, row.working) if policy]
+    reading = runner.read(document.token_ids, chosen_by)
     measured = {}
     for archive, of_archive in groupby(table, key=lambda row: row.archive):
         kept = reading.cache.segment(0) if archive is None else reading.select(archive, room=0).segment(0)
         for storage, alike in groupby(of_archive, key=lambda row: row.storage):
             stored = Stored.of(kept, storage)
             for row in alike:
-                measured[row.name] = ask(runner, document, stored, row, options)
+                measured[row.name] = ask(runner, document, stored, reading.observation, row, options)
     return measured
 
 
-def ask(runner: Runner, document: Document, stored: Stored, row: Row, options: Namespace) -> dict[str, Any]:
-    """One row: all questions in one session, or each in a session of its own."""
+def ask(
+    runner: Runner, document: Document, stored: Stored, observed: Observation | None, row: Row, options: Namespace
+) -> dict[str, Any]:
+    """One row: all questions in one session, or each in a session of its own, as one prompt with the document."""
+    before = observed if row.archive is None else None
     parts = [(question,) for question in document.questions] if options.apart else [document.questions]
     turns = []
     for part in parts:
-        session = Session(runner, stored, row.storage, row.working, once=row.once, answers=options.answers)
+        session = Session(
+            runner, stored, row.storage, row.working, once=row.once, answers=options.answers, before=before
+        )
         for question in part:
             session.ask(question)
         turns += [asdict(turn) for turn in session.turns]
@@ -173,7 +177,7 @@ def parser() -> ArgumentParser:
     parser.add_argument("--scorers", nargs="*", choices=scorers, default=["expected_attention", "keydiff", "random"])
     parser.add_argument("--storage", nargs="+", choices=policies.FORMATS, default=["bfloat16", "int4"])
     parser.add_argument("--working", nargs="*", type=int, default=[512], help="budgets of what questions select")
-    parser.add_argument("--selector", choices=scorers, default="snapkv", help="the policy by which they do")
+    parser.add_argument("--selectors", nargs="+", choices=scorers, default=["blend"], help="by which they do")
     parser.add_argument("--answers", action="store_true", help="answer greedily, too, for F1 and containment (slow)")
     parser.add_argument("--apart", action="store_true", help="ask every question in a session of its own")
     return parser

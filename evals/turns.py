@@ -2,12 +2,22 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evals.kv_runs import Runner
 from evals.scores import contained, f1
-from kv_compression import KVCache, Policy, Segment, Storage, decode_segment, encode_segment, join
+from kv_compression import (
+    KVCache,
+    Observation,
+    Policy,
+    QueryStatistics,
+    Segment,
+    Storage,
+    decode_segment,
+    encode_segment,
+    join,
+)
 
 ANSWER_TOKENS = 40
 
@@ -78,7 +88,8 @@ class Session:
 
     working: the policy that selects from it by every turn's question; without one, answers come from all that is
     stored. once: only the first turn selects, and what it keeps replaces what was stored. answers: answer greedily as
-    well. storage: the codec's format; None for what is stored unchanged.
+    well. storage: the codec's format; None for what is stored unchanged. before: what was observed of the document,
+    when the first question is part of the same prompt.
     """
 
     def __init__(
@@ -90,8 +101,10 @@ class Session:
         *,
         once: bool = False,
         answers: bool = False,
+        before: Observation | None = None,
     ) -> None:
         self.runner, self.storage, self.working, self.once, self.answers = runner, storage, working, once, answers
+        self.before = before
         self.stored = [document]
         self.turns: list[Turn] = []
 
@@ -122,7 +135,7 @@ class Session:
         assert self.working is not None
         start, text = cache.length, None
         run = self.runner.prefill(cache, prompt, [self.working])
-        working = cache.select(self.working, run.observation, room=ANSWER_TOKENS)
+        working = cache.select(self.working, self._of_prompt(run.observation), room=ANSWER_TOKENS)
         if self.answers:
             text = self.runner.answer(working.copy(room=ANSWER_TOKENS), run.logits, ANSWER_TOKENS)
         loss = self.runner.answer_nll(working, run.logits, question.answer)
@@ -133,12 +146,27 @@ class Session:
             self._store(join(cache.segment(start), working.segment(cache.length)))
         return _turn(loss, text, question)
 
+    def _of_prompt(self, question: Observation) -> Observation:
+        """With the statistics of the document's queries, if that belongs to the prompt."""
+        before, self.before = self.before, None
+        if before is None:
+            return question
+        layers = {
+            index: replace(layer, statistics=_sum(before.of(index).statistics, layer.statistics))
+            for index, layer in question.layers.items()
+        }
+        return replace(question, layers=layers)
+
     def _cache(self, room: int) -> KVCache:
         model, segments = self.runner.model, [piece.segment for piece in self.stored]
         return KVCache.from_segments(model.config, segments, device=model.device, dtype=model.dtype, room=room)
 
     def _store(self, segment: Segment) -> None:
         self.stored.append(Stored.of(segment, self.storage))
+
+
+def _sum(first: QueryStatistics | None, second: QueryStatistics | None) -> QueryStatistics | None:
+    return None if first is None or second is None else first + second
 
 
 def _turn(nll: float, text: str | None, question: Question) -> Turn:

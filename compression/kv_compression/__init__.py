@@ -8,7 +8,7 @@ from kv_compression.compressing import compress
 from kv_compression.errors import CodecError, KVCompressionError, SegmentError, UnsupportedModelError
 from kv_compression.kv_cache import KVCache
 from kv_compression.layerwise import LayerwisePrefill
-from kv_compression.observation import LayerObservation, Observation
+from kv_compression.observation import LayerObservation, Observation, QueryStatistics
 from kv_compression.observer import Observer
 from kv_compression.policies import (
     H2O,
@@ -54,6 +54,7 @@ __all__ = [
     "LayerObservation",
     "LayerwisePrefill",
     "Observation",
+    "QueryStatistics",
     "POLICIES",
     "Piece",
     "Policy",

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from evals import multiturn
 from evals.kv_runs import Runner
 from evals.turns import Document, Question, Session, Stored, documents
-from kv_compression import Full, KeyDiff, Knorm, SnapKV, Uniform, attach
+from kv_compression import Blend, ExpectedAttention, Full, KeyDiff, Knorm, SnapKV, Uniform, attach
 
 TEXT = tuple(torch.randint(3, 96, (60,), generator=torch.Generator().manual_seed(1)).tolist())
 QUESTIONS = (Question("aeiou", "gold", (12, 44, 8)), Question("xyz", "other", (7, 80, 3, 9)))
@@ -21,7 +21,7 @@ OPTIONS = {
     "scorers": ["knorm"],
     "budgets": [24],
     "working": [8],
-    "selector": "snapkv",
+    "selectors": ["snapkv"],
     "storage": ["bfloat16", "int4"],
     "answers": False,
     "apart": False,
@@ -90,6 +90,18 @@ def test_what_the_first_question_selects_is_all_that_is_left(runner: Runner) -> 
     assert len(session.stored) == 2
 
 
+def test_the_first_question_is_of_one_prompt_with_the_document(runner: Runner) -> None:
+    question, policy = QUESTIONS[0], Blend(SnapKV(20, 8), ExpectedAttention(20), 0.9)
+    whole = runner.read([*TEXT, *runner.question(question.text)], [policy])
+    expected = runner.answer_nll(whole.select(policy, room=3), whole.logits, question.answer)
+    seen = runner.read(TEXT, [policy]).observation
+    session = Session(runner, exact(runner), None, policy, before=seen)
+    session.ask(question)
+    apart = Session(runner, exact(runner), None, policy)
+    apart.ask(question)
+    assert session.turns[0].nll == pytest.approx(expected, abs=1e-4) != apart.turns[0].nll
+
+
 def test_an_archive_is_smaller_in_fewer_bits_and_close_to_what_it_was(runner: Runner) -> None:
     kept = runner.read(TEXT, []).select(KeyDiff(40), room=0).segment(0)
     stored = {storage: Stored.of(kept, storage) for storage in (None, "bfloat16", "int8", "int4")}
@@ -129,7 +141,7 @@ def test_a_document_is_measured_in_every_row(runner: Runner, tmp_path: Path) -> 
 def test_questions_apart_know_nothing_of_each_other(runner: Runner) -> None:
     document = Document("d", TEXT, (*QUESTIONS, QUESTIONS[0]))
     row = multiturn.Row("full", None, None)
-    asked = multiturn.ask(runner, document, exact(runner), row, Namespace(**{**OPTIONS, "apart": True}))
+    asked = multiturn.ask(runner, document, exact(runner), None, row, Namespace(**{**OPTIONS, "apart": True}))
     losses = [turn["nll"] for turn in asked["turns"]]
     assert losses[0] == losses[2] != losses[1]
 
