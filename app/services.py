@@ -62,11 +62,13 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
             timeout_s=settings.kv_timeout_ms / 1000,
         )
         opened.callback(store.close)
-        retriever = Retriever(database, embedder, settings.data_dir)
+        # the embedded server locks the data directory: only then is nobody else here
+        shared = settings.database_url is not None or settings.redis_url is not None
+        retriever = Retriever(database, embedder, settings.data_dir, shared=shared)
         retriever.start()
         opened.callback(retriever.stop)
         records = SessionRecords(database)
-        if settings.database_url is None:
+        if not shared:
             records.release_all()
         allocation = allocation_of(settings, find_profile(settings, loaded.weights))
         policy = working_policy(settings, allocation)

@@ -123,8 +123,8 @@ def _recalls(
     index = VectorIndex(embedder.dimension)
     legs: dict[str, Callable[[Question], Sequence[Passage]]] = {}
     with engine.connect() as connection:
-        numbers, vectors = store.vectors_of(connection, TENANT, name, embedder.name)
-        index.add(numbers, np.frombuffer(b"".join(vectors), np.float32).reshape(len(numbers), -1))
+        vectors = store.vectors_of(connection, sorted(store.indexed_numbers(connection, TENANT, name, embedder.name)))
+        index.add(list(vectors), np.frombuffer(b"".join(vectors.values()), np.float32).reshape(len(vectors), -1))
 
         def passages(numbers: Sequence[int]) -> list[Passage]:
             found = store.passages_by_number(connection, TENANT, numbers)

@@ -14,6 +14,13 @@ class VectorIndex:
     def __init__(self, dimension: int) -> None:
         self._index = faiss.IndexIDMap2(faiss.IndexFlatIP(dimension))
         self._lock = threading.Lock()
+        self.changes = -1
+        """Of the collection, when it was last read."""
+
+    def numbers(self) -> set[int]:
+        """Numbers of all passages in it."""
+        with self._lock:
+            return set(faiss.vector_to_array(self._index.id_map).tolist())
 
     def add(self, numbers: Sequence[int], vectors: NDArray[np.float32]) -> None:
         """Add vectors [passages, dimension] under their passages' numbers."""

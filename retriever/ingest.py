@@ -40,11 +40,12 @@ class _Deleted(Exception):
 class Ingest:
     """The ingest thread. It calls `publish` with all that makes a document ready."""
 
-    def __init__(self, engine: Engine, embedder: Embedder, uploads: Path, publish: Publish) -> None:
+    def __init__(self, engine: Engine, embedder: Embedder, uploads: Path, publish: Publish, shared: bool) -> None:
         self._engine = engine
         self._embedder = embedder
         self._uploads = uploads
         self._publish = publish
+        self._shared = shared
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ingest", daemon=True)
@@ -81,10 +82,15 @@ class Ingest:
     def _next(self) -> bool:
         """Take up the next document; False when there is none."""
         with self._engine.connect() as connection:
-            queued = store.next_queued(connection)
+            undone = store.undone(connection)
+        queued = next((found for found in undone if self._is_here(found[0])), None)
         if queued is not None:
             self._process(*queued)
         return queued is not None
+
+    def _is_here(self, document_id: str) -> bool:
+        """Another service that shares the database ingests what was uploaded there."""
+        return not self._shared or (self._uploads / document_id).exists()
 
     def _process(self, document_id: str, filename: str) -> None:
         try:

@@ -1,14 +1,17 @@
-"""The lexical leg: SQLite's FTS5, which is given words that were made here.
+"""The lexical leg: words are made here, and indexed by what the database has for it (`fts5`, `bm25`).
 
-Its own tokenizers make one word of a Japanese sentence and single letters of a Hindi one. Scripts without blanks
-between words are indexed as characters and pairs of characters; marks that writers leave out are left out.
+The tokenizers of databases make one word of a Japanese sentence and single letters of a Hindi one. Scripts without
+blanks between words are indexed as characters and pairs of characters; marks that writers leave out are left out.
 """
 
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from retriever import bm25, fts5
 
 MAX_QUERY_WORDS = 256  # of a pasted page the first words do
 
@@ -51,36 +54,27 @@ def search(connection: Connection, tenant: str, collection: str, words: Sequence
     """Numbers of the passages that hold some of a query's content words, best first by BM25."""
     if not words:
         return []
-    # letters and digits only, so that quotes make of each a word and never an operator
-    match = " OR ".join(f'"{word}"' for word in words[:MAX_QUERY_WORDS])
-    rows = connection.execute(
-        text(
-            "SELECT f.rowid FROM passages_fts f JOIN passages p ON p.number = f.rowid "
-            "JOIN documents d ON d.document_id = p.document_id "
-            "WHERE passages_fts MATCH :match AND d.tenant = :tenant AND d.collection = :collection "
-            "AND d.status = 'ready' "
-            "ORDER BY bm25(passages_fts), f.rowid LIMIT :limit"
-        ),
-        {"match": match, "tenant": tenant, "collection": collection, "limit": limit},
-    )
-    return [row[0] for row in rows]
+    numbers: list[int] = _index(connection).search(connection, tenant, collection, words[:MAX_QUERY_WORDS], limit)
+    return numbers
+
+
+def create(connection: Connection) -> None:
+    """Make the tables that are missing."""
+    _index(connection).create(connection)
 
 
 def add(connection: Connection, numbers: Sequence[int], texts: Sequence[str]) -> None:
     """Index passages."""
-    rows = [
-        {"number": number, "words": " ".join(passage_words(passage))}
-        for number, passage in zip(numbers, texts, strict=True)
-    ]
-    connection.execute(text("INSERT INTO passages_fts (rowid, words) VALUES (:number, :words)"), rows)
+    _index(connection).add(connection, numbers, [passage_words(passage) for passage in texts])
 
 
 def remove(connection: Connection, document_id: str) -> None:
     """Forget a document's passages; before their rows are deleted."""
-    connection.execute(
-        text("DELETE FROM passages_fts WHERE rowid IN (SELECT number FROM passages WHERE document_id = :id)"),
-        {"id": document_id},
-    )
+    _index(connection).remove(connection, document_id)
+
+
+def _index(connection: Connection) -> ModuleType:
+    return fts5 if connection.dialect.name == "sqlite" else bm25
 
 
 def _words(source: str, *, characters: bool) -> Iterator[str]:

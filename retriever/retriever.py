@@ -25,25 +25,28 @@ from retriever.search import search
 
 
 class Retriever:
-    """`start` and `stop` in pairs; all other methods from any thread."""
+    """`start` and `stop` in pairs; all other methods from any thread. `shared` says that other processes use the
+    database or the data directory: each then ingests what was uploaded to it, and leaves the files of others."""
 
-    def __init__(self, engine: Engine, embedder: Embedder, data_dir: Path) -> None:
+    def __init__(self, engine: Engine, embedder: Embedder, data_dir: Path, *, shared: bool = False) -> None:
         self._engine = engine
         self._embedder = embedder
         self._uploads = data_dir / "uploads"
         self._uploads.mkdir(parents=True, exist_ok=True)
         self._indexes: dict[tuple[str, str], VectorIndex] = {}
         self._lock = threading.Lock()
+        self._shared = shared
         create_tables(engine)
-        self._ingest = Ingest(engine, embedder, self._uploads, self._publish)
+        self._ingest = Ingest(engine, embedder, self._uploads, self._publish, shared)
 
     def start(self) -> None:
         """Remove uploads that no document knows, and take up the queue. Call it before anything is added."""
-        with self._engine.connect() as connection:
-            known = store.all_ids(connection)
-        for path in self._uploads.iterdir():
-            if path.name not in known:
-                path.unlink()
+        if not self._shared:
+            with self._engine.connect() as connection:
+                known = store.all_ids(connection)
+            for path in self._uploads.iterdir():
+                if path.name not in known:
+                    path.unlink()
         self._ingest.start()
 
     def stop(self) -> None:
@@ -74,13 +77,9 @@ class Retriever:
 
     def delete(self, tenant: str, document_id: str) -> None:
         """Delete a document, its passages, words, vectors and upload. DocumentNotFoundError."""
-        with self._lock, self._engine.begin() as connection:
-            document = store.get(connection, tenant, document_id)
-            numbers = store.numbers_of(connection, document_id)
+        with self._engine.begin() as connection:
+            store.get(connection, tenant, document_id)
             store.delete(connection, document_id)
-            index = self._indexes.get((tenant, document.collection))
-        if index is not None:
-            index.remove(numbers)
         (self._uploads / document_id).unlink(missing_ok=True)
 
     def passages(self, tenant: str, passage_ids: Sequence[str]) -> list[Passage]:
@@ -96,31 +95,27 @@ class Retriever:
             return search(connection, index, tenant, collection, query, vector, top_k)
 
     def _index(self, tenant: str, collection: str) -> VectorIndex:
-        with self._lock:
-            index = self._indexes.get((tenant, collection))
-            if index is None:
-                index = VectorIndex(self._embedder.dimension)
-                with self._engine.connect() as connection:
-                    numbers, vectors = store.vectors_of(connection, tenant, collection, self._embedder.name)
-                if numbers:
-                    index.add(numbers, np.frombuffer(b"".join(vectors), np.float32).reshape(len(numbers), -1))
-                self._indexes[tenant, collection] = index
+        """The collection's index, as the database has it now: this process or another one may have changed it."""
+        with self._lock, self._engine.connect() as connection:
+            index = self._indexes.setdefault((tenant, collection), VectorIndex(self._embedder.dimension))
+            changes = store.changes_of(connection, tenant, collection)
+            if index.changes != changes:
+                wanted = store.indexed_numbers(connection, tenant, collection, self._embedder.name)
+                known = index.numbers()
+                index.remove(sorted(known - wanted))
+                vectors = store.vectors_of(connection, sorted(wanted - known))
+                if vectors:
+                    joined = np.frombuffer(b"".join(vectors.values()), np.float32)
+                    index.add(list(vectors), joined.reshape(len(vectors), -1))
+                index.changes = changes
             return index
 
     def _publish(
         self, document_id: str, extracted: Extracted, spans: Sequence[Span], vectors: NDArray[np.float32]
     ) -> bool:
-        """Make a document ready, in the database and in the index if that is loaded; False when it has been deleted.
-
-        Under the lock, so that a deletion comes before all of it or after all of it.
-        """
-        with self._lock:
-            with self._engine.begin() as connection:
-                numbers = store.publish(connection, document_id, extracted, spans, vectors, self._embedder.name)
-                place = store.place_of(connection, document_id)
-            if place is not None and place in self._indexes:
-                self._indexes[place].add(numbers, vectors)
-        return place is not None
+        """Make a document ready; False when it has been deleted. The index learns of it at the next search."""
+        with self._engine.begin() as connection:
+            return store.publish(connection, document_id, extracted, spans, vectors, self._embedder.name)
 
     def _store_upload(self, document_id: str, head: bytes, stream: BinaryIO) -> None:
         """On disk, flushed, under its final name, before the row that knows it."""

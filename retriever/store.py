@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, Select, select, tuple_
+from sqlalchemy import Connection, Row, Select, literal, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
 
 from retriever import lexical
 from retriever.chunk import Span
-from retriever.database import documents, passages
+from retriever.database import changes, documents, passages
 from retriever.errors import DocumentNotFoundError
 from retriever.model import Document, Extracted, Passage
 
+_PARAMETERS = 10_000  # of one statement: databases have limits
 _COLUMNS = [column for column in documents.c if column.name not in ("text", "embedder")]
 
 
@@ -63,15 +65,15 @@ def requeue_interrupted(connection: Connection, embedder: str) -> None:
     connection.execute(documents.update().where(interrupted | outdated).values(status="queued", progress=0.0))
 
 
-def next_queued(connection: Connection) -> tuple[str, str] | None:
-    """Id and file name of the document that comes next: the oldest that is not done.
+def undone(connection: Connection) -> list[tuple[str, str]]:
+    """Ids and file names of the documents that are not done, oldest first.
 
     One thread ingests, so what is processing when it asks is what an error interrupted.
     """
     columns = (documents.c.document_id, documents.c.filename)
-    undone = documents.c.status.in_(("queued", "processing"))
-    row = connection.execute(select(*columns).where(undone).order_by(documents.c.created_at).limit(1)).first()
-    return None if row is None else (row[0], row[1])
+    open_ = documents.c.status.in_(("queued", "processing"))
+    rows = connection.execute(select(*columns).where(open_).order_by(documents.c.created_at))
+    return [(row[0], row[1]) for row in rows]
 
 
 def publish(
@@ -81,11 +83,9 @@ def publish(
     spans: Sequence[Span],
     vectors: NDArray[np.float32],
     embedder: str,
-) -> list[int]:
-    """Write the passages with their vectors and words, and make the document ready; their numbers, none when it has
-    been deleted.
-    """
-    clear_passages(connection, document_id)
+) -> bool:
+    """Write the passages with their vectors and words, and make the document ready; False when it has been deleted."""
+    # first, so that the row is locked before anything is read
     ready = update(
         connection,
         document_id,
@@ -100,7 +100,8 @@ def publish(
         embedder=embedder,
     )
     if not ready:
-        return []
+        return False
+    clear_passages(connection, document_id)
     rows: list[dict[str, Any]] = [
         {
             "document_id": document_id,
@@ -116,14 +117,23 @@ def publish(
     connection.execute(passages.insert(), rows)
     numbers = numbers_of(connection, document_id)
     lexical.add(connection, numbers, [row["text"] for row in rows])
-    return numbers
+    note_change(connection, document_id)
+    return True
 
 
-def place_of(connection: Connection, document_id: str) -> tuple[str, str] | None:
-    """Tenant and collection of a document; None when it has been deleted."""
-    query = select(documents.c.tenant, documents.c.collection).where(documents.c.document_id == document_id)
-    row = connection.execute(query).first()
-    return None if row is None else (row[0], row[1])
+def note_change(connection: Connection, document_id: str) -> None:
+    """The passages of a document's collection changed: every process has to look again."""
+    place = select(documents.c.tenant, documents.c.collection, literal(1)).where(documents.c.document_id == document_id)
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    statement = insert(changes).from_select(["tenant", "collection", "count"], place)
+    again = {"count": changes.c.count + 1}
+    connection.execute(statement.on_conflict_do_update(index_elements=["tenant", "collection"], set_=again))
+
+
+def changes_of(connection: Connection, tenant: str, collection: str) -> int:
+    """How often a collection changed."""
+    query = select(changes.c.count).where(changes.c.tenant == tenant, changes.c.collection == collection)
+    return connection.execute(query).scalar() or 0
 
 
 def clear_passages(connection: Connection, document_id: str) -> None:
@@ -134,6 +144,7 @@ def clear_passages(connection: Connection, document_id: str) -> None:
 
 def delete(connection: Connection, document_id: str) -> None:
     """The document and all that was made from it."""
+    note_change(connection, document_id)
     clear_passages(connection, document_id)
     connection.execute(documents.delete().where(documents.c.document_id == document_id))
 
@@ -144,16 +155,26 @@ def numbers_of(connection: Connection, document_id: str) -> list[int]:
     return [row[0] for row in connection.execute(query)]
 
 
-def vectors_of(connection: Connection, tenant: str, collection: str, embedder: str) -> tuple[list[int], list[bytes]]:
-    """Numbers and vectors of all passages of ready documents in a collection that `embedder` has made."""
+def indexed_numbers(connection: Connection, tenant: str, collection: str, embedder: str) -> set[int]:
+    """Numbers of all passages of ready documents in a collection that `embedder` has made."""
     query = (
-        select(passages.c.number, passages.c.vector)
+        select(passages.c.number)
         .join(documents)
         .where(documents.c.tenant == tenant, documents.c.collection == collection, documents.c.status == "ready")
         .where(documents.c.embedder == embedder)
     )
-    rows = connection.execute(query).all()
-    return [row[0] for row in rows], [row[1] for row in rows]
+    return set(connection.execute(query).scalars())
+
+
+def vectors_of(connection: Connection, numbers: Sequence[int]) -> dict[int, bytes]:
+    """Vectors of passages; those that are gone are left out."""
+    found: dict[int, bytes] = {}
+    for start in range(0, len(numbers), _PARAMETERS):
+        some = passages.c.number.in_(numbers[start : start + _PARAMETERS])
+        found.update(
+            (row[0], row[1]) for row in connection.execute(select(passages.c.number, passages.c.vector).where(some))
+        )
+    return found
 
 
 def passages_by_number(connection: Connection, tenant: str, numbers: Sequence[int]) -> dict[int, Passage]:

@@ -17,6 +17,7 @@ from app.sessions import SessionRecords, TurnRecord, open_kv_client
 from app.settings import Settings
 from retriever import Document, Embedder, Retriever
 from retriever.database import open_database
+from tests.postgres import new_database, postgres_server
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the processors, and so do the services that they start
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -39,10 +40,20 @@ def embedded_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.
         yield client
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Engine]:
-    """An empty SQLite database of the test's own."""
-    engine = open_database(f"sqlite:///{tmp_path / 'snaprag.db'}")
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server that all tests share."""
+    with postgres_server(tmp_path_factory.mktemp("postgres")) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An empty database of the test's own, of either kind."""
+    if request.param == "sqlite":
+        engine = open_database(f"sqlite:///{tmp_path / 'snaprag.db'}")
+    else:
+        engine = open_database(new_database(request.getfixturevalue("postgres")))
     yield engine
     engine.dispose()
 

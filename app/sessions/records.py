@@ -1,7 +1,8 @@
 """Sessions and turns in the database: the truth that a stored cache only accelerates.
 
 Every statement names the tenant, so an id of another tenant is as unknown as one that never existed. A transaction that
-writes begins with its write: it then holds the database's write lock before it reads what it decides by.
+writes begins with its write: on SQLite it then holds the write lock before it reads what it decides by. PostgreSQL has
+row locks only, so where a decision depends on other rows, `lock_documents` comes first.
 """
 
 import secrets
@@ -15,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, RowMapping, delete, func, insert, literal, select, update
 
 from app.errors import ConflictError, SessionBusyError, SessionNotFoundError
-from app.sessions.forget import forget_document
+from app.sessions.forget import forget_document, lock_documents
 from app.sessions.lease import Lease, try_acquire
 from app.sessions.model import Session, TurnRecord, pack_tokens, shorten, unpack_tokens
 from app.sessions.tables import create_tables, forgotten_documents, session_documents, sessions, turns
@@ -114,6 +115,7 @@ class SessionRecords:
         document that the turn holds was forgotten while it ran.
         """
         with self._engine.begin() as connection:
+            lock_documents(connection, lease.tenant)
             _advance(connection, lease, turn)
             _refuse_forgotten(connection, lease, turn)
             values = {**asdict(turn), "created_at": turn.created_at.timestamp()}

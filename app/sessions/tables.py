@@ -10,13 +10,12 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
-    String,
     Table,
-    Text,
     insert,
     select,
 )
 
+from retriever.database import PlainText, alone
 from retriever.errors import StoreError
 
 SCHEMA_VERSION = 1
@@ -26,16 +25,16 @@ metadata = MetaData()
 sessions = Table(
     "sessions",
     metadata,
-    Column("session_id", String(64), primary_key=True),
-    Column("tenant", String(128), nullable=False),
-    Column("collection", String(128), nullable=False),
-    Column("title", Text, nullable=False),
+    Column("session_id", PlainText, primary_key=True),
+    Column("tenant", PlainText, nullable=False),
+    Column("collection", PlainText, nullable=False),
+    Column("title", PlainText, nullable=False),
     Column("turns", Integer, nullable=False),
     # the next turn that adds tokens has no sequence to continue
     Column("starts_over", Boolean, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
-    Column("lease_owner", String(64)),
+    Column("lease_owner", PlainText),
     Column("lease_until", Float, nullable=False),
     Index("sessions_by_tenant", "tenant", "updated_at"),
 )
@@ -43,18 +42,18 @@ sessions = Table(
 turns = Table(
     "turns",
     metadata,
-    Column("session_id", String(64), primary_key=True),
+    Column("session_id", PlainText, primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("answer_id", String(64), nullable=False),
-    Column("message", Text, nullable=False),
-    Column("answer", Text, nullable=False),
+    Column("answer_id", PlainText, nullable=False),
+    Column("message", PlainText, nullable=False),
+    Column("answer", PlainText, nullable=False),
     Column("answerable", Boolean, nullable=False),
-    Column("finish_reason", String(32), nullable=False),
+    Column("finish_reason", PlainText, nullable=False),
     Column("citations", JSON, nullable=False),
     Column("passages", JSON, nullable=False),
     Column("usage", JSON, nullable=False),
     Column("timings", JSON, nullable=False),
-    Column("model", Text, nullable=False),
+    Column("model", PlainText, nullable=False),
     Column("compression", JSON, nullable=False),
     Column("notices", JSON, nullable=False),
     # uint32, little endian
@@ -67,9 +66,9 @@ turns = Table(
 session_documents = Table(
     "session_documents",
     metadata,
-    Column("tenant", String(128), primary_key=True),
-    Column("document_id", String(64), primary_key=True),
-    Column("session_id", String(64), primary_key=True),
+    Column("tenant", PlainText, primary_key=True),
+    Column("document_id", PlainText, primary_key=True),
+    Column("session_id", PlainText, primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Index("session_documents_by_session", "session_id"),
 )
@@ -78,8 +77,8 @@ session_documents = Table(
 forgotten_documents = Table(
     "forgotten_documents",
     metadata,
-    Column("tenant", String(128), primary_key=True),
-    Column("document_id", String(64), primary_key=True),
+    Column("tenant", PlainText, primary_key=True),
+    Column("document_id", PlainText, primary_key=True),
 )
 
 versions = Table("sessions_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
@@ -87,8 +86,8 @@ versions = Table("sessions_version", metadata, Column("version", Integer, primar
 
 def create_tables(engine: Engine) -> None:
     """Make what is missing. Raises StoreError when another version wrote the tables."""
-    metadata.create_all(engine)
-    with engine.begin() as connection:
+    with alone(engine) as connection:
+        metadata.create_all(connection)
         found = connection.execute(select(versions.c.version)).scalar()
         if found is None:
             connection.execute(insert(versions).values(version=SCHEMA_VERSION))

@@ -35,6 +35,8 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def rows(engine: Engine, table: str) -> int:
+    if table == "passages_fts" and engine.dialect.name == "postgresql":
+        table = "passage_lengths"
     with engine.connect() as connection:
         return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
 
@@ -214,4 +216,4 @@ def test_a_store_of_another_version_or_kind_is_refused(database: Engine, embedde
     with pytest.raises(StoreError, match="version 99"):
         Retriever(database, embedder, tmp_path)
     with pytest.raises(StoreError, match="SQLite"):
-        open_database("postgresql://127.0.0.1/snaprag")
+        open_database("mysql://127.0.0.1/snaprag")
