@@ -28,7 +28,7 @@ from sqlalchemy.engine import make_url
 from retriever import lexical
 from retriever.errors import StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -70,10 +70,13 @@ passages = Table(
     Column("page", Integer, nullable=False),
     Column("start", Integer, nullable=False),
     Column("end", Integer, nullable=False),
+    Column("section", PlainText, nullable=False, server_default=""),
     Column("text", PlainText, nullable=False),  # again, so that reading a passage does not mean reading its document
     Column("vector", LargeBinary, nullable=False),
     sqlite_autoincrement=True,  # a number is never given twice: an index may still know the old one
 )
+# what turns a store of a version into one of the next
+_UPGRADES = {1: "ALTER TABLE passages ADD COLUMN section TEXT NOT NULL DEFAULT ''"}
 versions = Table("retriever_version", metadata, Column("version", Integer, nullable=False))
 
 # how often a collection changed: each process compares it with what its index in memory knows
@@ -121,10 +124,14 @@ def alone(engine: Engine) -> Iterator[Connection]:
 
 
 def create_tables(engine: Engine) -> None:
-    """Make what is missing. StoreError when another version wrote the store."""
+    """Make what is missing, and bring an older store up to date. StoreError when another version wrote the store."""
     with alone(engine) as connection:
         versions.create(connection, checkfirst=True)
         found = connection.execute(versions.select()).scalar()
+        while found in _UPGRADES:
+            connection.exec_driver_sql(_UPGRADES[found])
+            found += 1
+            connection.execute(versions.update().values(version=found))
         if found not in (None, SCHEMA_VERSION):
             raise StoreError(
                 f"The store has schema version {found}, and this version of snaprag knows {SCHEMA_VERSION}. "

@@ -23,7 +23,10 @@ class UnsupportedTypeError(RetrieverError):
     """A file of a type that cannot be read."""
 
     def __init__(self, filename: str, reason: str) -> None:
-        super().__init__(f"{filename!r} cannot be read: {reason}. Upload txt, md, html, pdf or docx.")
+        super().__init__(
+            f"{filename!r} cannot be read: {reason}. Upload txt, md, html, pdf, docx, pptx, xlsx, csv, tsv, "
+            "json, jsonl, epub, eml or source code."
+        )
 
 
 class InvalidDocumentError(RetrieverError):

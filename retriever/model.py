@@ -22,7 +22,9 @@ class Document:
 
 @dataclass(frozen=True)
 class Passage:
-    """A span of a document: `text` is the document's extracted text from `start` to `end` (characters)."""
+    """A span of a document: `text` is the document's extracted text from `start` to `end` (characters). `title`: the
+    document's, and the headings above the passage, joined by " › ".
+    """
 
     passage_id: str
     document_id: str
@@ -43,12 +45,22 @@ class Hit:
 
 
 @dataclass(frozen=True)
+class Heading:
+    """A heading of a document: where it begins in the text, its level (1 is the highest), and what it says."""
+
+    start: int
+    level: int
+    title: str
+
+
+@dataclass(frozen=True)
 class Extracted:
     """The text of a file. `pages`: [start, end) of every page in `text`, in characters; one page where a format has
-    none.
+    none. `headings`: in the order of the text.
     """
 
     text: str
     pages: list[tuple[int, int]]
     title: str
     warnings: list[str]
+    headings: list[Heading] = field(default_factory=list)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, Select, literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from retriever import lexical
-from retriever.chunk import Span
+from retriever.chunk import MAX_TITLE_CHARS, SECTION_SEPARATOR, Span
 from retriever.database import changes, documents, passages
 from retriever.errors import DocumentNotFoundError
 from retriever.model import Document, Extracted, Passage
@@ -109,6 +109,7 @@ def publish(
             "page": s.page,
             "start": s.start,
             "end": s.end,
+            "section": s.section,
             "text": extracted.text[s.start : s.end],
             "vector": v.tobytes(),
         }
@@ -204,12 +205,19 @@ def _passage(row: Row[Any]) -> Passage:
     return Passage(
         passage_id=f"{row.document_id}:{row.ordinal}",
         document_id=row.document_id,
-        title=row.title,
+        title=_title(row.title, row.section),
         page=row.page,
         start=row.start,
         end=row.end,
         text=row.text,
     )
+
+
+def _title(title: str, section: str) -> str:
+    """The document's title and the headings above a passage; a first heading that is the title is said once."""
+    first, *rest = section.split(SECTION_SEPARATOR)
+    shown = [] if first in ("", title[:MAX_TITLE_CHARS]) else [first]
+    return SECTION_SEPARATOR.join([title, *shown, *rest])
 
 
 def _key(passage_id: str) -> tuple[str, int]:

@@ -9,16 +9,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from app.cli.client import Client, ServiceError
+from retriever import SUFFIXES
 
 POLL_S = 0.3
-_TYPES = (".txt", ".text", ".md", ".markdown", ".html", ".htm", ".pdf", ".docx")
 
 
 def ingest_paths(client: Client, paths: Sequence[Path], collection: str, console: Console) -> int:
     """Upload and wait; prints a line per file. Returns how many failed."""
     files = list(_files(paths))
     if not files:
-        console.print(f"nothing to ingest: no {', '.join(_TYPES)} in there", style="yellow")
+        console.print("nothing to ingest: no file of a known type in there", style="yellow")
         return 1
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
@@ -35,7 +35,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         for folder, subfolders, names in os.walk(path):
             subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
             for name in sorted(names):
-                if not name.startswith(".") and name.lower().endswith(_TYPES):
+                if not name.startswith(".") and Path(name).suffix.casefold() in SUFFIXES:
                     yield Path(folder, name)
 
 

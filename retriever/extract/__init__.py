@@ -6,24 +6,37 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retriever.errors import InvalidDocumentError, UnsupportedTypeError
-from retriever.extract import docx, html, pdf, plain
+from retriever.extract import delimited, docx, epub, html, mail, pdf, plain, sheets, slides, structured
 from retriever.model import Extracted
 
 Extractor = Callable[[Path], Extracted]
 
 _EXTRACTORS: dict[str, Extractor] = {
+    **{f".{suffix}": plain.extract_code for suffix in plain.CODE},
     ".txt": plain.extract,
     ".text": plain.extract,
-    ".md": plain.extract,
-    ".markdown": plain.extract,
+    ".md": plain.extract_markdown,
+    ".markdown": plain.extract_markdown,
     ".html": html.extract,
     ".htm": html.extract,
+    ".xhtml": html.extract,
     ".pdf": pdf.extract,
     ".docx": docx.extract,
+    ".pptx": slides.extract,
+    ".xlsx": sheets.extract,
+    ".csv": delimited.extract_csv,
+    ".tsv": delimited.extract_tsv,
+    ".json": structured.extract_json,
+    ".jsonl": structured.extract_jsonl,
+    ".ndjson": structured.extract_jsonl,
+    ".epub": epub.extract,
+    ".eml": mail.extract,
 }
 SUFFIXES = frozenset(_EXTRACTORS)
-_SIGNATURES = {".pdf": b"%PDF-", ".docx": b"PK\x03\x04"}
-_OLE = b"\xd0\xcf\x11\xe0"  # what an old .doc and an encrypted .docx begin with
+_ZIP = b"PK\x03\x04"
+_OFFICE = {".docx": ".doc", ".pptx": ".ppt", ".xlsx": ".xls"}
+_SIGNATURES = {".pdf": b"%PDF-", ".epub": _ZIP, **dict.fromkeys(_OFFICE, _ZIP)}
+_OLE = b"\xd0\xcf\x11\xe0"  # what old office files and encrypted new ones begin with
 SNIFF_BYTES = 4096  # as many first bytes as `check_type` needs
 
 
@@ -35,8 +48,9 @@ def check_type(filename: str, head: bytes) -> None:
         raise UnsupportedTypeError(filename, reason)
     if not head.strip() and len(head) < SNIFF_BYTES:
         raise InvalidDocumentError(f"{filename!r} is empty.")
-    if suffix == ".docx" and head.startswith(_OLE):
-        raise UnsupportedTypeError(filename, "it is an old .doc or has a password; save it as .docx without one")
+    if suffix in _OFFICE and head.startswith(_OLE):
+        reason = f"it is an old {_OFFICE[suffix]} or has a password; save it as {suffix} without one"
+        raise UnsupportedTypeError(filename, reason)
     signature = _SIGNATURES.get(suffix)
     if signature is not None:
         window = head[:1024] if suffix == ".pdf" else head[: len(signature)]  # PDF allows bytes in front

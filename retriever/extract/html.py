@@ -9,7 +9,9 @@ from lxml import html as lxml_html
 
 from retriever.errors import InvalidDocumentError
 from retriever.extract.clean import clean, clean_title
+from retriever.extract.outline import assemble, heading
 from retriever.extract.plain import decode
+from retriever.extract.tables import SMALL_BYTES, table_lines
 from retriever.model import Extracted
 
 MAX_BYTES = 20 * 2**20  # the tree of a page takes many times its bytes
@@ -22,6 +24,8 @@ _BLOCKS = frozenset(
     "section table ul".split()
 )
 _LINES = frozenset(("br", "dd", "dt", "li", "tr"))  # one line each, without an empty line between
+_HEADINGS = frozenset(f"h{level}" for level in range(1, 7))
+_MAX_SPAN = 50  # columns that one cell is repeated over
 _BLANKS = re.compile(r"[ \t\r\n\f]+")
 
 
@@ -32,20 +36,32 @@ def extract(path: Path) -> Extracted:
     if path.stat().st_size > MAX_BYTES:
         raise InvalidDocumentError(f"The page has more than {MAX_BYTES // 2**20} MiB. Upload its text as txt.")
     source, warnings = decode(path.read_bytes())
-    parser = lxml_html.HTMLParser(encoding="utf-8", huge_tree=True)
-    try:
-        tree = lxml_html.document_fromstring(source.encode("utf-8"), parser=parser)
-    except (ValueError, etree.ParserError) as error:
-        raise InvalidDocumentError("The page holds no HTML that can be read.") from error
+    parser, tree = _parsed(source)
     title = clean_title(tree.findtext(".//title"))
     if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):
         warnings = [*warnings, "The page is nested too deeply; what lies deepest was not read."]
     main = _main(source) if _depth(tree) <= MAX_WEB_PAGE_DEPTH else ""
-    text = clean(_visible(tree))
-    if main and len(main) < _MAIN_SHARE * len(text):
-        warnings = [*warnings, f"Only the main part of the page was read, {len(main)} of {len(text)} characters."]
-        text = main
-    return Extracted(text, [(0, len(text))], title, warnings)
+    extracted = assemble([_visible(tree)], title, warnings)
+    if main and len(main) < _MAIN_SHARE * len(extracted.text):
+        cut = f"Only the main part of the page was read, {len(main)} of {len(extracted.text)} characters."
+        return assemble([main], title, [*warnings, cut])
+    return extracted
+
+
+def visible_text(source: str) -> str:
+    """All visible text of a page that is part of a document, its headings marked; nothing where there is no HTML."""
+    try:
+        return _visible(_parsed(source)[1])
+    except InvalidDocumentError:
+        return ""
+
+
+def _parsed(source: str) -> tuple[lxml_html.HTMLParser, lxml_html.HtmlElement]:
+    parser = lxml_html.HTMLParser(encoding="utf-8", huge_tree=True)
+    try:
+        return parser, lxml_html.document_fromstring(source.encode("utf-8"), parser=parser)
+    except (ValueError, etree.ParserError) as error:
+        raise InvalidDocumentError("The page holds no HTML that can be read.") from error
 
 
 def _main(source: str) -> str:
@@ -66,6 +82,10 @@ def _depth(tree: lxml_html.HtmlElement) -> int:
 def _visible(tree: lxml_html.HtmlElement) -> str:
     etree.strip_tags(tree, etree.Comment, etree.ProcessingInstruction)
     etree.strip_elements(tree, *_UNSEEN, with_tail=False)
+    for element in tree.iter(*_HEADINGS):
+        _mark_heading(element)
+    for table in tree.iter("table"):
+        _label_rows(table)
     pieces, pre = ["\n"], 0
     for event, element in etree.iterwalk(tree, events=("start", "end")):
         pre += (element.tag == "pre") * (1 if event == "start" else -1)
@@ -77,6 +97,34 @@ def _visible(tree: lxml_html.HtmlElement) -> str:
             inside = inside.lstrip(" ") if at_line_start else inside
         pieces.append(inside)
     return "".join(pieces)
+
+
+def _mark_heading(element: lxml_html.HtmlElement) -> None:
+    text = heading(int(element.tag[1]), element.text_content())
+    tail = element.tail
+    element.clear()
+    element.tag, element.text, element.tail = "p", text, tail
+
+
+def _label_rows(table: lxml_html.HtmlElement) -> None:
+    """Put rows that name their columns in the place of a large table of one heading row."""
+    rows = table.findall("tr") + table.findall("*/tr")
+    if len(rows) < 2 or rows[0].find("th") is None or table.find(".//table") is not None:
+        return
+    if len(table.text_content().encode()) <= SMALL_BYTES or table.find(".//*[@rowspan]") is not None:
+        return
+    lines = [" ".join((table.findtext("caption") or "").split()), *table_lines(map(_cells, rows))]
+    tail = table.tail
+    table.clear()
+    table.tag, table.text, table.tail = "pre", "\n".join(lines).strip(), tail
+
+
+def _cells(row: lxml_html.HtmlElement) -> list[str]:
+    cells: list[str] = []
+    for cell in row.iterchildren("td", "th"):
+        span = cell.get("colspan", "1")
+        cells += [cell.text_content()] * (min(int(span), _MAX_SPAN) if span.isascii() and span.isdecimal() else 1)
+    return cells
 
 
 def _edge(event: str, element: lxml_html.HtmlElement) -> str:

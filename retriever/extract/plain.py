@@ -1,11 +1,13 @@
-"""Text and Markdown."""
+"""Text, Markdown and source code."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 from charset_normalizer import from_bytes
 
 from retriever.extract.clean import clean, clean_title
-from retriever.model import Extracted
+from retriever.model import Extracted, Heading
 
 _MARKS = (
     (b"\xff\xfe\x00\x00", "utf-32"),
@@ -18,6 +20,14 @@ _ENCODINGS = (
     "cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp874 iso8859_2 koi8_r "
     "cp932 euc_jp gb18030 big5 cp949"
 ).split()
+# source code and what lies beside it: text, line by line, and neither titles nor headings
+CODE = frozenset(
+    "adb adoc asm bash bat c cc cfg cjs clj cmake coffee conf cpp cs css cu cxx d dart diff el env ex exs f90 fs go "
+    "gradle graphql groovy h hh hpp hs hxx ini java jl js jsx kt kts less lisp log lua m mjs mk ml mm nim nix org pas "
+    "patch php pl pm properties proto ps1 py pyi pyx r rb rs rst sass scala scm scss sh sol sql srt svelte swift tcl "
+    "tex tf toml ts tsx v vb vhd vtt vue xml yaml yml zig zsh".split()
+)
+_MARKDOWN = re.compile(r"^(?:(?P<fence>```|~~~)|(?P<signs>#{1,6}) +(?P<title>\S[^\n]*))", re.MULTILINE)
 _GUESS_BYTES = 2**20  # an encoding shows in the first mebibyte, and guessing from more takes minutes
 
 
@@ -26,6 +36,17 @@ def extract(path: Path) -> Extracted:
     text, warnings = decode(path.read_bytes())
     text = clean(text)
     return Extracted(text, [(0, len(text))], heading(text), warnings)
+
+
+def extract_code(path: Path) -> Extracted:
+    """The same, without a title: a number sign begins a comment."""
+    return replace(extract(path), title="")
+
+
+def extract_markdown(path: Path) -> Extracted:
+    """The same, with all its headings."""
+    extracted = extract(path)
+    return replace(extracted, headings=markdown_headings(extracted.text))
 
 
 def decode(data: bytes) -> tuple[str, list[str]]:
@@ -53,6 +74,17 @@ def heading(text: str) -> str:
     """The first Markdown heading of level one if the text begins with it, else nothing."""
     first = text.split("\n", 1)[0]
     return clean_title(first.removeprefix("# ")) if first.startswith("# ") else ""
+
+
+def markdown_headings(text: str) -> list[Heading]:
+    """The headings that begin with number signs, outside fenced code."""
+    found, fence = [], ""
+    for match in _MARKDOWN.finditer(text):
+        if match["fence"]:
+            fence = "" if match["fence"] == fence else fence or match["fence"]
+        elif not fence:
+            found.append(Heading(match.start(), len(match["signs"]), clean_title(match["title"].rstrip("# "))))
+    return found
 
 
 def _readable(text: str) -> int:

@@ -217,3 +217,23 @@ def test_a_store_of_another_version_or_kind_is_refused(database: Engine, embedde
         Retriever(database, embedder, tmp_path)
     with pytest.raises(StoreError, match="SQLite"):
         open_database("mysql://127.0.0.1/snaprag")
+
+
+def test_a_store_of_the_first_version_is_brought_up_to_date(
+    ingest: Ingest, database: Engine, embedder: Embedder, tmp_path: Path
+) -> None:
+    ingest("a.md", "# Pumps\n\nThe feed pump runs at 12 bar.")
+    with database.begin() as connection:
+        connection.execute(text("ALTER TABLE passages DROP COLUMN section"))
+        connection.execute(text("UPDATE retriever_version SET version = 1"))
+    upgraded = Retriever(database, embedder, tmp_path)
+    assert [hit.passage.title for hit in upgraded.search("t", "default", "feed pump", 1)] == ["Pumps"]
+    with database.connect() as connection:
+        assert connection.execute(text("SELECT version FROM retriever_version")).scalars().all() == [2]
+
+
+def test_headings_are_part_of_the_title(ingest: Ingest, retriever: Retriever) -> None:
+    ingest("a.md", "# Plant\n\n## Pumps\n\nThe feed pump runs at 12 bar.")
+    ingest("b.html", "<h1>Plant</h1><h2>Valves</h2><p>The relief valve opens by hand.</p>")
+    titles = [retriever.search("t", "default", query, 1)[0].passage.title for query in ("feed pump", "relief valve")]
+    assert titles == ["Plant › Pumps", "b.html › Plant › Valves"]

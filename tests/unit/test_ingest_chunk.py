@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retriever.chunk import MAX_TOKEN_CHARS, chunk
-from retriever.extract.clean import clean
-from retriever.extract.pdf import _joined
+from retriever.extract.outline import assemble
 from retriever.model import Extracted
 
 
@@ -18,7 +17,7 @@ PIECES = st.text(st.sampled_from("abÄ日本。. ,\n\t-x"), max_size=300)
 
 @given(st.lists(PIECES, min_size=1, max_size=4), st.integers(1, 20))
 def test_passages_cover_the_text_in_order_and_keep_to_their_page(pages: list[str], limit: int) -> None:
-    extracted = _joined([clean(page) for page in pages], "", [])
+    extracted = assemble(pages)
     spans = chunk(extracted, words, limit)
     covered = "".join(extracted.text[span.start : span.end] for span in spans)
     assert "".join(covered.split()) == "".join(extracted.text.split())

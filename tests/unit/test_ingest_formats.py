@@ -3,7 +3,6 @@
 import io
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 
 import docx
 import pytest
@@ -12,22 +11,9 @@ from docx.oxml.ns import nsdecls
 from fpdf import FPDF
 
 from retriever import Extracted, InvalidDocumentError, UnsupportedTypeError
-from retriever.extract import docx as word
-from retriever.extract import extract
+from retriever.extract import archive
 
 Read = Callable[[str, bytes], Extracted]
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Read:
-    """Extracts `content` as a file of the given name."""
-
-    def run(name: str, content: bytes) -> Extracted:
-        path = tmp_path / "upload"
-        path.write_bytes(content)
-        return extract(path, name)
-
-    return run
 
 
 def pdf(*pages: str, title: str = "", password: str = "") -> bytes:
@@ -146,7 +132,7 @@ def test_archives_that_are_no_document_are_refused(read: Read) -> None:
 
 
 def test_too_much_xml_is_refused_before_it_is_parsed(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word, "MAX_XML_BYTES", 1000)
+    monkeypatch.setattr(archive, "MAX_XML_BYTES", 1000)
     with pytest.raises(InvalidDocumentError, match="unpacks to far more"):
         read("a.docx", saved(docx.Document()))
 
