@@ -50,8 +50,9 @@ class SnapKVWithSinks(SnapKV):
 
 
 def snapkv(budget: int, allocation: Allocation, made: type[SnapKV] = SnapKV) -> SnapKV:
-    """Its window is at most half of the budget."""
-    return made(budget, window=min(WINDOW, budget // 2), allocation=allocation)
+    """Its window is smaller for small budgets, of which it would take too much: see docs/experiments.md."""
+    window = min(WINDOW, max(budget // 8, 16), budget // 2)
+    return made(budget, window=window, allocation=allocation)
 
 
 def criticalkv(budget: int, allocation: Allocation) -> CriticalKV:
