@@ -71,16 +71,16 @@ def test_two_needles_lie_half_of_the_text_apart(haystack: Haystack) -> None:
 
 def test_rows_have_every_policy_budget_and_allocation() -> None:
     profile = Profile(((1.0,),))
-    budgets = policies.budgets_of(1000, [64], [Fraction("1/30")])
-    assert budgets == {"64": 64, "1/30": 33}
+    budgets = policies.budgets_of(1000, [200, 320], [Fraction("1/40")])
+    assert budgets == {"200": 200, "320": 320, "1/40": 25}
     table = policies.rows(policies.NAMES, budgets, {"uniform": Uniform(), "profile": profile})
     always = {"full", "fastgen"}
     assert set(policies.WITHOUT_BUDGET) | {"full"} == always
-    assert len(table) == (len(policies.NAMES) - 1) * 4
+    assert len(table) == (len(policies.NAMES) - 1) * 6
     assert set(POLICIES) <= {policy.name for policy in table.values()} | always
-    assert (table["snapkv 64 profile"].window, table["snapkv 1/30 profile"].window) == (32, 16)
-    assert table["snapkv 1/30 profile"].budget == 33
-    assert table["knorm 64 profile"].allocation == profile
+    assert [table[f"snapkv {budget} profile"].window for budget in budgets] == [25, 32, 12]
+    assert table["snapkv 1/40 profile"].budget == 25
+    assert table["knorm 200 profile"].allocation == profile
 
 
 def test_what_is_counted_of_the_draws() -> None:
