@@ -102,7 +102,8 @@ def measure(runner: Runner, options: Namespace) -> list[Record]:
         room = length - len(opening) - len(question)
         prompt = [*opening, *text(needle, haystack, room, depth, draw, runner.encode), *question]
         budgets = policies.budgets_of(len(prompt), options.budgets, options.fractions)
-        asked = ask(runner, prompt, needle, always | policies.rows(options.policies, budgets, allocations))
+        table = always | policies.held_to(budgets, always) | policies.rows(options.policies, budgets, allocations)
+        asked = ask(runner, prompt, needle, table)
         records.append({"kind": kind, "length": length, "depth": depth, **asked})
         write_json(options.json, {"options": as_json(options), "draws": records})
         print(

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -107,6 +107,15 @@ def without_budget(names: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> 
     """Row name -> policy, of those that have no budget; the full cache first."""
     made: dict[str, Policy] = {name: WITHOUT_BUDGET[name](tokenizer) for name in names if name in WITHOUT_BUDGET}
     return {"full": Full(), **made}
+
+
+def held_to(budgets: Mapping[str, int], always: Mapping[str, Policy]) -> dict[str, Policy]:
+    """Row name -> policy: those of `without_budget` that can be held to a budget, at every one."""
+    return {
+        f"{name} {label}": replace(policy, budget=budget)
+        for (name, policy), (label, budget) in product(always.items(), budgets.items())
+        if isinstance(policy, FastGen)
+    }
 
 
 def budgets_of(positions: int, budgets: Sequence[int], fractions: Sequence[Fraction]) -> dict[str, int]:

@@ -48,7 +48,11 @@ def ask(
     question = [*runner.question(task.question), *runner.encode(task.begin)]
     read, later = ([*text, *question], []) if known else (text, question)
     budgets = policies.budgets_of(len(read), options.budgets, options.fractions)
-    table = {**always, **policies.rows(options.policies, budgets, allocations)}
+    table = {
+        **always,
+        **policies.held_to(budgets, always),
+        **policies.rows(options.policies, budgets, allocations),
+    }
     reading = runner.read(read, table.values())
     most, rows = TOKENS * len(task.expected), {}
     for name, policy in table.items():

@@ -10,7 +10,7 @@ from evals import needle, policies
 from evals.needles import KINDS, Haystack, hide, text
 from evals.plots import heatmaps, lines
 from evals.scores import contained, f1, holds, relative_interval
-from kv_compression import POLICIES, Profile, Uniform
+from kv_compression import POLICIES, FastGen, Full, Profile, Uniform
 
 
 def encode(characters: str) -> list[int]:
@@ -81,6 +81,9 @@ def test_rows_have_every_policy_budget_and_allocation() -> None:
     assert [table[f"snapkv {budget} profile"].window for budget in budgets] == [25, 32, 12]
     assert table["snapkv 1/40 profile"].budget == 25
     assert table["knorm 200 profile"].allocation == profile
+    held = policies.held_to(budgets, {"full": Full(), "fastgen": FastGen(special=(1,))})
+    assert held["fastgen 1/40"] == FastGen(25, special=(1,))
+    assert len(held) == 3
 
 
 def test_what_is_counted_of_the_draws() -> None:
