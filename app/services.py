@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from app.admission import Admission
+from app.data_folder import using
 from app.engine.archive import Archive
 from app.engine.engine import Engine, EngineSettings
 from app.engine.loading import load_model, resolve_embedder
@@ -49,6 +50,7 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
     bound_arenas()
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as opened:
+        alone = opened.enter_context(using(settings.data_dir))
         loaded = load_model(settings)
         embedder = Embedder(resolve_embedder(settings), loaded.model.device.type)
         database = open_database(settings.database_url or f"sqlite:///{settings.data_dir / 'snaprag.db'}")
@@ -68,7 +70,7 @@ def open_services(settings: Settings, metrics: Metrics) -> Iterator[Services]:
         retriever.start()
         opened.callback(retriever.stop)
         records = SessionRecords(database)
-        if not shared:
+        if settings.database_url is None and alone:
             records.release_all()
         allocation = allocation_of(settings, find_profile(settings, loaded.weights))
         policy = working_policy(settings, allocation)
