@@ -18,11 +18,12 @@ from retriever import store
 from retriever.chunk import PASSAGE_TOKENS, Span, chunk
 from retriever.embed import BATCH, Embedder
 from retriever.errors import InvalidDocumentError, RetrieverError
-from retriever.extract import extract
+from retriever.extract.apart import ApartReader
 from retriever.model import Extracted
 
 log = structlog.get_logger()
 
+READ_SHARE = 0.3  # of a document's progress; the rest is embedding
 RETRY_S = 2.0  # after the database failed: locked for long, or the disk is full
 
 # document id, what it holds, its passages, their vectors -> False when the document has been deleted
@@ -46,6 +47,7 @@ class Ingest:
         self._uploads = uploads
         self._publish = publish
         self._shared = shared
+        self._reader = ApartReader()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ingest", daemon=True)
@@ -62,6 +64,7 @@ class Ingest:
         self._stopping.set()
         self.wake()
         self._thread.join()
+        self._reader.close()
 
     def wake(self) -> None:
         """There may be something to do."""
@@ -114,7 +117,7 @@ class Ingest:
         if not path.exists():
             self._report(document_id, progress=0.0)
             raise InvalidDocumentError("The uploaded file is gone. Upload it again.")
-        extracted = extract(path, filename)
+        extracted = self._reader.read(path, filename, lambda done: self._progress(document_id, done * READ_SHARE))
         spans = chunk(extracted, self._embedder.count_tokens, min(PASSAGE_TOKENS, self._embedder.max_tokens))
         if not spans:
             raise InvalidDocumentError("The document holds no text.")
@@ -126,11 +129,16 @@ class Ingest:
     def _embed(self, document_id: str, texts: list[str]) -> NDArray[np.float32]:
         vectors = np.empty((len(texts), self._embedder.dimension), dtype=np.float32)
         for start in range(0, len(texts), BATCH):
-            if self._stopping.is_set():
-                raise _Stopped
             vectors[start : start + BATCH] = self._embedder.embed(texts[start : start + BATCH])
-            self._report(document_id, progress=round(min(start + BATCH, len(texts)) / len(texts) * 0.99, 2))
+            done = min(start + BATCH, len(texts)) / len(texts)
+            self._progress(document_id, READ_SHARE + done * (1 - READ_SHARE))
         return vectors
+
+    def _progress(self, document_id: str, done: float) -> None:
+        """Tell how far it is; raises what ends the work on a document."""
+        if self._stopping.is_set():
+            raise _Stopped
+        self._report(document_id, progress=min(round(done, 2), 0.99))
 
     def _report(self, document_id: str, **values: object) -> None:
         """Set columns of a document at work; raises _Deleted when it is gone."""

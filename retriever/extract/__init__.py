@@ -7,9 +7,11 @@ from pathlib import Path
 
 from retriever.errors import InvalidDocumentError, UnsupportedTypeError
 from retriever.extract import delimited, docx, epub, html, mail, pdf, plain, sheets, slides, structured
+from retriever.extract.outline import MAX_TEXT_CHARS, too_long
 from retriever.model import Extracted
 
 Extractor = Callable[[Path], Extracted]
+OnPage = Callable[[float], None]
 
 _EXTRACTORS: dict[str, Extractor] = {
     **{f".{suffix}": plain.extract_code for suffix in plain.CODE},
@@ -20,7 +22,6 @@ _EXTRACTORS: dict[str, Extractor] = {
     ".html": html.extract,
     ".htm": html.extract,
     ".xhtml": html.extract,
-    ".pdf": pdf.extract,
     ".docx": docx.extract,
     ".pptx": slides.extract,
     ".xlsx": sheets.extract,
@@ -32,7 +33,7 @@ _EXTRACTORS: dict[str, Extractor] = {
     ".epub": epub.extract,
     ".eml": mail.extract,
 }
-SUFFIXES = frozenset(_EXTRACTORS)
+SUFFIXES = frozenset((".pdf", *_EXTRACTORS))
 _ZIP = b"PK\x03\x04"
 _OFFICE = {".docx": ".doc", ".pptx": ".ppt", ".xlsx": ".xls"}
 _SIGNATURES = {".pdf": b"%PDF-", ".epub": _ZIP, **dict.fromkeys(_OFFICE, _ZIP)}
@@ -43,7 +44,7 @@ SNIFF_BYTES = 4096  # as many first bytes as `check_type` needs
 def check_type(filename: str, head: bytes) -> None:
     """Raise UnsupportedTypeError or InvalidDocumentError when the first bytes `head` cannot be what the name says."""
     suffix = suffix_of(filename)
-    if suffix not in _EXTRACTORS:
+    if suffix not in SUFFIXES:
         reason = f"{suffix} files are not supported" if suffix else "its name has no suffix that says its type"
         raise UnsupportedTypeError(filename, reason)
     if not head.strip() and len(head) < SNIFF_BYTES:
@@ -65,11 +66,17 @@ def suffix_of(filename: str) -> str:
     return Path(filename).suffix.casefold()
 
 
-def extract(path: Path, filename: str) -> Extracted:
-    """The text of the file at `path`, which was uploaded as `filename`. InvalidDocumentError, UnsupportedTypeError."""
+def extract(path: Path, filename: str, on_page: OnPage = lambda done: None) -> Extracted:
+    """The text of the file at `path`, which was uploaded as `filename`. InvalidDocumentError, UnsupportedTypeError.
+
+    `on_page` is called after each page of a PDF with the share that is done.
+    """
     with path.open("rb") as file:
         check_type(filename, file.read(SNIFF_BYTES))
-    extracted = _EXTRACTORS[suffix_of(filename)](path)
+    suffix = suffix_of(filename)
+    extracted = pdf.extract(path, on_page) if suffix == ".pdf" else _EXTRACTORS[suffix](path)
+    if len(extracted.text) > MAX_TEXT_CHARS:
+        raise too_long()
     if not any(character.isprintable() and not character.isspace() for character in extracted.text):
         raise InvalidDocumentError("The document holds no text.")
     return extracted

@@ -20,13 +20,18 @@ def heading(level: int, text: str) -> str:
     return f"{_MARK}{level}{title}" if title else ""
 
 
+def too_long() -> InvalidDocumentError:
+    """The error for more text than a document may hold."""
+    return InvalidDocumentError(f"The document holds more than {MAX_TEXT_CHARS:,} characters. Split it.")
+
+
 def bounded(lines: Iterable[str]) -> str:
     """Lines joined. InvalidDocumentError as soon as they are more text than a document may hold."""
     kept, size = [], 0
     for line in lines:
         size += len(line) + 1
         if size > MAX_TEXT_CHARS:
-            raise InvalidDocumentError(f"The document holds more than {MAX_TEXT_CHARS:,} characters. Split it.")
+            raise too_long()
         kept.append(line)
     return "\n".join(kept)
 
@@ -43,7 +48,9 @@ def assemble(pages: Iterable[str], title: str = "", warnings: Iterable[str] = ()
         headings += found
         spans.append((position, position + len(text)))
         position += len(text) + len(PAGE_BREAK)
-    return Extracted(PAGE_BREAK.join(texts), spans, clean_title(title), list(warnings), headings)
+    return Extracted(
+        PAGE_BREAK.join(texts), spans, clean_title(title), [clean(warning) for warning in warnings], headings
+    )
 
 
 def _settled(marked: str, offset: int) -> tuple[str, list[Heading]]:

@@ -1,7 +1,7 @@
 """PDF, through PDFium."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pypdfium2 as pdfium
@@ -14,8 +14,11 @@ _PAGE_BREAK = "\n\n"
 _RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
-def extract(path: Path) -> Extracted:
-    """The text layer, page by page. Pages without one are named in a warning; none at all is an error."""
+def extract(path: Path, on_page: Callable[[float], None] = lambda done: None) -> Extracted:
+    """The text layer, page by page. Pages without one are named in a warning; none at all is an error.
+
+    `on_page` is called after each page with the share that is done.
+    """
     try:
         document = pdfium.PdfDocument(path)
     except pdfium.PdfiumError as error:
@@ -23,7 +26,10 @@ def extract(path: Path) -> Extracted:
     try:
         if len(document) == 0:
             raise InvalidDocumentError("The PDF has no pages.")
-        texts = [_text(document, index) for index in range(len(document))]
+        texts = []
+        for index in range(len(document)):
+            texts.append(_text(document, index))
+            on_page((index + 1) / len(document))
         title = clean_title(document.get_metadata_dict().get("Title"))
     finally:
         document.close()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
@@ -22,6 +23,7 @@ from retriever import (
     store,
 )
 from retriever import ingest as ingest_module
+from retriever.extract import apart
 
 Ingest = Callable[..., Document]
 LONG = "\n\n".join(f"Paragraph {i} about valves and pumps. " + "More words follow here. " * 30 for i in range(40))
@@ -76,14 +78,29 @@ def test_a_file_that_cannot_be_used_fails_with_its_reason_and_the_queue_goes_on(
     assert ingest("b.txt", "The pump runs.").status == "ready"
 
 
-def test_a_reader_that_breaks_fails_one_document(ingest: Ingest, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise RecursionError
-
+def test_a_file_that_takes_too_much_memory_fails_alone(ingest: Ingest, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(ingest_module, "extract", broken)
-        assert "damaged" in (ingest("a.txt", "text").error or "")
+        patch.setattr(apart, "MEMORY_BYTES", 2**20)  # less than it has when it starts
+        assert "more memory" in (ingest("a.txt", "text " * 10**6).error or "")
     assert ingest("b.txt", "The pump runs.").status == "ready"
+
+
+def test_deleting_while_it_is_read_ends_the_reader(
+    retriever: Retriever, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "".join(f"<table><tr><td>{i}</td></tr></table>" for i in range(100_000))  # seconds for its reader
+    document = retriever.add("t", "default", "a.html", io.BytesIO(slow.encode()))
+    wait_for(lambda: bool(readers()))
+    time.sleep(2 * apart.POLL_S)
+    [reader] = readers()
+    retriever.delete("t", document.document_id)
+    wait_for(lambda: not reader.is_running())
+    assert ingest("b.txt", "The pump runs.").status == "ready"
+
+
+def readers() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if "retriever.extract.worker" in child.cmdline()]
 
 
 def test_deleting_leaves_nothing_of_a_document(
