@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from app.answer import AnswerPassage
+from app.break_even import BreakEven
 from app.errors import SessionNotFoundError, UnknownCollectionError
 from app.prompt import Exchange, PromptBuilder
 from app.sessions import (
@@ -114,8 +115,9 @@ class Conversation:
         notices = self._notices(prompt.left_out, len(evidence))
         return Plan(prompt.token_ids, prompt.token_ids, passages, notices, starts_over=True)
 
-    def restore(self, store: KVStore, plan: Plan, rebuild: Rebuild) -> KVCache | None:
-        """The cache of the sequence before this turn; None unless what is stored matches it token for token."""
+    def restore(self, store: KVStore, plan: Plan, rebuild: Rebuild, break_even: BreakEven) -> KVCache | None:
+        """The cache of the sequence before this turn; None unless what is stored matches it token for token, and is
+        sooner restored than computed."""
         if self.session is None:
             return None
 
@@ -123,10 +125,15 @@ class Conversation:
             covered = self.sequence[: head.tokens]
             if plan.starts_over or len(covered) != head.tokens or token_digest(covered) != head.token_digest:
                 return head, None
+            if not break_even.worth_restoring(head.tokens):
+                return head, None
+            started = time.perf_counter()
             try:
-                return head, rebuild(segments, self.fingerprint, head.tokens, len(plan.sequence) - head.tokens)
+                cache = rebuild(segments, self.fingerprint, head.tokens, len(plan.sequence) - head.tokens)
             except KVCompressionError as error:
                 raise FrameError(str(error)) from error
+            break_even.restored(head.tokens, time.perf_counter() - started)
+            return head, cache
 
         found = store.load(self.tenant, self.session.session_id, self.fingerprint, use)
         if found is None:

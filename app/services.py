@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.admission import Admission
+from app.break_even import BreakEven
 from app.data_folder import using
 from app.engine.archive import Archive
 from app.engine.engine import Engine, EngineSettings
@@ -33,6 +34,7 @@ class Services:
     prompts: PromptBuilder
     admission: Admission
     fingerprint: str
+    break_even: BreakEven = field(default_factory=BreakEven)
 
     def refresh_metrics(self) -> None:
         """Gauges that are read rather than counted."""
@@ -40,6 +42,7 @@ class Services:
         for result, count in self.store.counts().items():
             self.metrics.cache_loads.labels(result).set(count)
         self.metrics.kv_away.set(self.store.is_away)
+        self.metrics.break_even.set(self.break_even.length)
         held = self.store.held_bytes()
         self.metrics.kv_bytes.set(float("nan") if held is None else held)
 

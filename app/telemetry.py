@@ -47,6 +47,9 @@ class Metrics:
         self.kv_away = Gauge(
             "snaprag_kv_away", "1 while the server of session caches is known to be away.", registry=self.registry
         )
+        self.break_even = Gauge(
+            "snaprag_break_even_tokens", "Session caches of fewer tokens are computed anew.", registry=self.registry
+        )
         self.requests = Counter(
             "snaprag_http_requests", "HTTP requests.", ["method", "route", "status"], registry=self.registry
         )

