@@ -23,7 +23,7 @@ rare AS (
     SELECT w.word, greatest(ln((c.passages - count(*) + 0.5) / (count(*) + 0.5)), 1e-6) AS weight
     FROM passage_words w CROSS JOIN corpus c WHERE w.word = ANY(:words) GROUP BY w.word, c.passages
 )
-SELECT w.number
+SELECT w.number, sum(rare.weight * w.count * 2.2 / (w.count + 1.2 * (0.25 + 0.75 * l.words / c.mean))) AS score
 FROM rare JOIN passage_words w ON w.word = rare.word
 JOIN passage_lengths l ON l.number = w.number
 CROSS JOIN corpus c
@@ -31,7 +31,7 @@ JOIN passages p ON p.number = w.number
 JOIN documents d ON d.document_id = p.document_id
 WHERE d.tenant = :tenant AND d.collection = :collection AND d.status = 'ready'
 GROUP BY w.number
-ORDER BY sum(rare.weight * w.count * 2.2 / (w.count + 1.2 * (0.25 + 0.75 * l.words / c.mean))) DESC, w.number
+ORDER BY score DESC, w.number
 LIMIT :limit
 """
 
@@ -42,10 +42,10 @@ def create(connection: Connection) -> None:
         connection.execute(text(table))
 
 
-def search(connection: Connection, tenant: str, collection: str, words: Sequence[str], limit: int) -> list[int]:
-    """Numbers of the passages that hold some of the words, best first by BM25."""
+def search(connection: Connection, tenant: str, collection: str, words: Sequence[str], limit: int) -> dict[int, float]:
+    """BM25 of the passages that hold some of the words, by number, best first."""
     values = {"words": list(words), "tenant": tenant, "collection": collection, "limit": limit}
-    return [row[0] for row in connection.execute(text(_SEARCH), values)]
+    return {row[0]: row[1] for row in connection.execute(text(_SEARCH), values)}
 
 
 def add(connection: Connection, numbers: Sequence[int], passages: Sequence[Sequence[str]]) -> None:

@@ -15,13 +15,13 @@ def create(connection: Connection) -> None:
     connection.execute(text(_TABLE))
 
 
-def search(connection: Connection, tenant: str, collection: str, words: Sequence[str], limit: int) -> list[int]:
-    """Numbers of the passages that hold some of the words, best first by BM25."""
+def search(connection: Connection, tenant: str, collection: str, words: Sequence[str], limit: int) -> dict[int, float]:
+    """BM25 of the passages that hold some of the words, by number, best first."""
     # letters and digits only, so that quotes make of each a word and never an operator
     match = " OR ".join(f'"{word}"' for word in words)
     rows = connection.execute(
         text(
-            "SELECT f.rowid FROM passages_fts f JOIN passages p ON p.number = f.rowid "
+            "SELECT f.rowid, -bm25(passages_fts) FROM passages_fts f JOIN passages p ON p.number = f.rowid "
             "JOIN documents d ON d.document_id = p.document_id "
             "WHERE passages_fts MATCH :match AND d.tenant = :tenant AND d.collection = :collection "
             "AND d.status = 'ready' "
@@ -29,7 +29,7 @@ def search(connection: Connection, tenant: str, collection: str, words: Sequence
         ),
         {"match": match, "tenant": tenant, "collection": collection, "limit": limit},
     )
-    return [row[0] for row in rows]
+    return {row[0]: row[1] for row in rows}
 
 
 def add(connection: Connection, numbers: Sequence[int], passages: Sequence[Sequence[str]]) -> None:

@@ -50,12 +50,12 @@ def coverage(words: Sequence[str], passage: str) -> float:
     return sum(word in held for word in words) / max(len(words), 1)
 
 
-def search(connection: Connection, tenant: str, collection: str, words: Sequence[str], limit: int) -> list[int]:
-    """Numbers of the passages that hold some of a query's content words, best first by BM25."""
+def search(connection: Connection, tenant: str, collection: str, words: Sequence[str], limit: int) -> dict[int, float]:
+    """BM25 of the passages that hold some of a query's content words, by number, best first."""
     if not words:
-        return []
-    numbers: list[int] = _index(connection).search(connection, tenant, collection, words[:MAX_QUERY_WORDS], limit)
-    return numbers
+        return {}
+    scores: dict[int, float] = _index(connection).search(connection, tenant, collection, words[:MAX_QUERY_WORDS], limit)
+    return scores
 
 
 def create(connection: Connection) -> None:

@@ -1,5 +1,7 @@
 """One search: both legs, fused, and what of it is about the query at all."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection
@@ -10,12 +12,11 @@ from retriever.index import VectorIndex
 from retriever.model import Hit
 
 CANDIDATES = 50  # of each leg, before they are fused
-WORDS_WEIGHT, VECTORS_WEIGHT = 2.0, 1.0
 
 # A passage's evidence: its cosine, and half the share of the query's content words that it holds. Measured on questions
 # about the collection and about something else; docs/retrieval.md has the figures.
 COVERAGE_WEIGHT = 0.5
-MIN_EVIDENCE = 0.50  # of the best hit: below, the collection is not about the query
+MIN_EVIDENCE = 0.45  # of the best hit: below, the collection is not about the query
 MIN_HIT_EVIDENCE = 0.30  # of any hit: below, it only fills the list
 
 
@@ -32,14 +33,26 @@ def search(
     words = lexical.content_words(query)
     near = index.search(vector, CANDIDATES)
     by_words = lexical.search(connection, tenant, collection, words, CANDIDATES)
-    ranked = fuse([(WORDS_WEIGHT, by_words), (VECTORS_WEIGHT, list(near))])
+    lone = {number: index.similarity(vector, number) for number in by_words if number not in near}
+    similarities = near | lone
+    ranked = fuse(by_words, similarities)
     found = store.passages_by_number(connection, tenant, [number for number, _ in ranked])
     hits, evidence = [], []
     for number, score in ranked:
         if number in found:
-            similarity = near[number] if number in near else index.similarity(vector, number)
-            hits.append(Hit(found[number], score, similarity))
-            evidence.append(similarity + COVERAGE_WEIGHT * lexical.coverage(words, found[number].text))
+            hits.append(Hit(found[number], score, similarities[number]))
+            evidence.append(similarities[number] + COVERAGE_WEIGHT * lexical.coverage(words, found[number].text))
     if max(evidence, default=0.0) < MIN_EVIDENCE:
         return []
-    return [hit for hit, support in zip(hits, evidence, strict=True) if support >= MIN_HIT_EVIDENCE][:top_k]
+    supported = [hit for hit, support in zip(hits, evidence, strict=True) if support >= MIN_HIT_EVIDENCE]
+    return _repeats_last(supported)[:top_k]
+
+
+def _repeats_last(hits: Sequence[Hit]) -> list[Hit]:
+    """A text that stands in several documents, or twice in one, takes one place before all others have theirs."""
+    first: dict[str, Hit] = {}
+    repeated = []
+    for hit in hits:
+        if first.setdefault(" ".join(hit.passage.text.split()), hit) is not hit:
+            repeated.append(hit)
+    return [*first.values(), *repeated]

@@ -51,7 +51,7 @@ class Bench:
         def by_words(query: str) -> list[Passage]:
             with self.engine.connect() as connection:
                 found = lexical.search(connection, TENANT, collection, content_words(query), LIMIT)
-            return self._passages(found)
+            return self._passages(list(found))
 
         def by_vectors(query: str) -> list[Passage]:
             nearest = np.argsort(-(vectors @ self.embedder.embed([query])[0]), kind="stable")[:LIMIT]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retriever.extract.clean import clean
+
 SPANS = ("finance", "pubmed", "state_of_the_union")
 SETS = ("mtrag_un", *SPANS, "xquad.en", "xquad.zh", "xquad.ar")
 
@@ -43,13 +45,20 @@ def load(data: Path, name: str) -> EvalSet:
 
 def _spans(folder: Path, name: str) -> EvalSet:
     with (folder / f"{name}.md").open(encoding="utf-8", newline="") as file:
-        text = file.read()
+        text = clean(file.read())
     questions = [
-        Question(line["question"], "", spans=tuple((r["start_index"], r["end_index"]) for r in line["references"]))
+        Question(line["question"], "", spans=tuple(_located(text, r) for r in line["references"]))
         for line in _lines(folder / "questions.jsonl")
         if line["corpus"] == name
     ]
     return EvalSet({name: {f"{name}.txt": text}}, {name: questions})
+
+
+def _located(text: str, reference: dict[str, Any]) -> tuple[int, int]:
+    """Where a reference stands in the text as it is extracted, whose blanks differ from those of the file."""
+    words = r"\s+".join(map(re.escape, reference["content"].split()))
+    found = min(re.finditer(words, text), key=lambda match: abs(match.start() - reference["start_index"]))
+    return found.span()
 
 
 def _xquad(path: Path, name: str) -> EvalSet:

@@ -38,7 +38,7 @@ def ranked(engine: Engine, passages: list[str], queries: list[list[str]]) -> lis
             statement = f"INSERT INTO passages ({columns}) VALUES (:number, 'd', :number, 1, 0, 0, :text, :vector)"
             connection.execute(text(statement), values)
         lexical.add(connection, range(1, len(passages) + 1), passages)
-        return [lexical.search(connection, "t", "c", words, 50) for words in queries]
+        return [list(lexical.search(connection, "t", "c", words, 50)) for words in queries]
 
 
 def bm25(passages: list[str], words: list[str], number: int) -> float:

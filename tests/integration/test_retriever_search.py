@@ -77,6 +77,14 @@ def test_identical_passages_stay_apart(retriever: Retriever, ingest: Ingest) -> 
     assert found == {first.document_id, second.document_id}
 
 
+def test_a_copy_of_a_document_takes_no_other_passage_s_place(retriever: Retriever, ingest: Ingest) -> None:
+    for name in ("a.md", "b.md", "c.md"):
+        ingest(name, PUMP)
+    ingest("other.md", "# Pump store\n\nSpare parts of the feed pump lie in hall four, beside the seals.")
+    found = [hit.passage.text for hit in retriever.search("t", "default", "feed pump seal", 2)]
+    assert len(set(found)) == 2
+
+
 def test_passages_come_in_the_order_asked_for(retriever: Retriever, ingest: Ingest) -> None:
     document = ingest("long.txt", "\n\n".join(f"Paragraph {i}. " + "word " * 150 for i in range(5)))
     assert document.passages >= 5

@@ -54,8 +54,12 @@ def test_words_hold_nothing_that_a_query_language_could_read(text: str) -> None:
         assert not set(word) & set("\"'*()^:-+ \n\0")
 
 
-def test_fused_ranks_prefer_what_both_legs_found() -> None:
-    assert [item for item, _ in fuse([(1, [1, 2, 3]), (1, [3, 4])])] == [3, 1, 2, 4]
-    assert [item for item, _ in fuse([(2, [1, 2]), (1, [3, 4])])] == [1, 2, 3, 4]
-    assert fuse([(1, [5])]) == [(5, 1 / 11)]
-    assert fuse([(1, []), (1, [])]) == []
+def test_fused_scores_weigh_words_and_meaning() -> None:
+    assert fuse({1: 8.0, 2: 4.0}, {1: 0.5, 2: 0.5, 3: 0.6}) == [
+        (1, pytest.approx(0.4 + 0.6 * 0.5)),
+        (2, pytest.approx(0.4 * 0.5 + 0.6 * 0.5)),
+        (3, pytest.approx(0.6 * 0.6)),
+    ]
+    assert [item for item, _ in fuse({}, {2: 0.5, 1: 0.5})] == [1, 2]
+    assert fuse({1: 0.0}, {1: 0.0}) == [(1, 0.0)]
+    assert fuse({}, {}) == []
