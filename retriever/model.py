@@ -37,11 +37,13 @@ class Passage:
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that a query found. `score`: fused rank score. `similarity`: cosine of passage and query."""
+    """A passage that a query found. `score`: of words and meaning together. `similarity`: cosine of passage and query.
+    `evidence`: how far it is about the query at all, 0 to 1.5."""
 
     passage: Passage
     score: float
     similarity: float
+    evidence: float
 
 
 @dataclass(frozen=True)

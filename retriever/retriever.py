@@ -21,7 +21,7 @@ from retriever.extract.clean import clean_filename
 from retriever.index import VectorIndex
 from retriever.ingest import Ingest
 from retriever.model import Document, Extracted, Hit, Passage
-from retriever.search import search
+from retriever.search import candidates, supported
 
 
 class Retriever:
@@ -89,10 +89,14 @@ class Retriever:
 
     def search(self, tenant: str, collection: str, query: str, top_k: int) -> list[Hit]:
         """The best passages for `query`, best first; [] when nothing in the collection is about it."""
+        return supported(self.candidates(tenant, collection, query))[:top_k]
+
+    def candidates(self, tenant: str, collection: str, query: str) -> list[Hit]:
+        """Everything that words or vectors find for `query`, best first, whether it is about it or not."""
         vector = self._embedder.embed([query])[0]
         index = self._index(tenant, collection)
         with self._engine.connect() as connection:
-            return search(connection, index, tenant, collection, query, vector, top_k)
+            return candidates(connection, index, tenant, collection, query, vector)
 
     def _index(self, tenant: str, collection: str) -> VectorIndex:
         """The collection's index, as the database has it now: this process or another one may have changed it."""

@@ -20,16 +20,15 @@ MIN_EVIDENCE = 0.45  # of the best hit: below, the collection is not about the q
 MIN_HIT_EVIDENCE = 0.30  # of any hit: below, it only fills the list
 
 
-def search(
+def candidates(
     connection: Connection,
     index: VectorIndex,
     tenant: str,
     collection: str,
     query: str,
     vector: NDArray[np.float32],
-    top_k: int,
 ) -> list[Hit]:
-    """The best passages for `query`, whose vector [dimension] is given; [] when nothing is about it."""
+    """What either leg finds for `query`, whose vector [dimension] is given, best first."""
     words = lexical.content_words(query)
     near = index.search(vector, CANDIDATES)
     by_words = lexical.search(connection, tenant, collection, words, CANDIDATES)
@@ -37,15 +36,25 @@ def search(
     similarities = near | lone
     ranked = fuse(by_words, similarities)
     found = store.passages_by_number(connection, tenant, [number for number, _ in ranked])
-    hits, evidence = [], []
+    hits = []
     for number, score in ranked:
         if number in found:
-            hits.append(Hit(found[number], score, similarities[number]))
-            evidence.append(similarities[number] + COVERAGE_WEIGHT * lexical.coverage(words, found[number].text))
-    if max(evidence, default=0.0) < MIN_EVIDENCE:
+            similarity = similarities[number]
+            evidence = similarity + COVERAGE_WEIGHT * lexical.coverage(words, found[number].text)
+            hits.append(Hit(found[number], score, similarity, evidence))
+    return hits
+
+
+def supported(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits that are about the query, copies last; [] when none has the evidence that the collection is."""
+    if best_evidence(hits) < MIN_EVIDENCE:
         return []
-    supported = [hit for hit, support in zip(hits, evidence, strict=True) if support >= MIN_HIT_EVIDENCE]
-    return _repeats_last(supported)[:top_k]
+    return _repeats_last([hit for hit in hits if hit.evidence >= MIN_HIT_EVIDENCE])
+
+
+def best_evidence(hits: Sequence[Hit]) -> float:
+    """How sure it is that the collection is about the query at all."""
+    return max((hit.evidence for hit in hits), default=0.0)
 
 
 def _repeats_last(hits: Sequence[Hit]) -> list[Hit]:

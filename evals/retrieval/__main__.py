@@ -6,21 +6,16 @@ are refused: of the set's own (it should be none) and of another set's (it shoul
 
 import argparse
 import json
-import logging
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import structlog
 
-from app.engine.loading import resolve_embedder
-from app.settings import Settings
-from evals.retrieval.bench import Bench, Leg, joined
+from evals.retrieval.bench import Bench, Leg, joined, open_bench
 from evals.retrieval.scores import ndcg, recall, span_scores, within
 from evals.retrieval.sets import SETS, EvalSet, Question, load
-from retriever import Embedder, Passage, Retriever, open_database
+from retriever import Passage
 
 BUDGET = 2000  # tokens of the embedder
 OTHERS = 50  # questions of each other set
@@ -33,17 +28,8 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
     parser.add_argument("--questions", type=int, default=200, help="per set, drawn")
     arguments = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    embedder = Embedder(resolve_embedder(Settings()), "cpu")
-    with tempfile.TemporaryDirectory() as folder:
-        engine = open_database(f"sqlite:///{folder}/eval.db")
-        retriever = Retriever(engine, embedder, Path(folder))
-        retriever.start()
-        try:
-            rows = list(_rows(Bench(engine, retriever, embedder), arguments))
-        finally:
-            retriever.stop()
-            engine.dispose()
+    with open_bench() as bench:
+        rows = list(_rows(bench, arguments))
     arguments.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
 
 

@@ -1,15 +1,22 @@
 """A retriever with the texts of a set in it, and the ways to search it side by side."""
 
 import io
+import logging
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import structlog
 from sqlalchemy import Engine
 
+from app.engine.loading import resolve_embedder
+from app.settings import Settings
 from evals.retrieval.sets import Question
-from retriever import Embedder, Passage, Retriever, content_words, lexical, store
+from retriever import Embedder, Passage, Retriever, content_words, lexical, open_database, store
 
 TENANT = "eval"
 LIMIT = 50  # passages asked for: enough for 10 documents, and for 2,000 tokens
@@ -67,6 +74,22 @@ class Bench:
         with self.engine.connect() as connection:
             found = store.passages_by_number(connection, TENANT, numbers)
         return [found[number] for number in numbers]
+
+
+@contextmanager
+def open_bench() -> Iterator[Bench]:
+    """An empty one with the default embedder, in a folder that is removed afterwards."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    embedder = Embedder(resolve_embedder(Settings()), "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        engine = open_database(f"sqlite:///{folder}/eval.db")
+        retriever = Retriever(engine, embedder, Path(folder))
+        retriever.start()
+        try:
+            yield Bench(engine, retriever, embedder)
+        finally:
+            retriever.stop()
+            engine.dispose()
 
 
 def joined(question: Question) -> str:
