@@ -7,7 +7,9 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel
 
-from benchmarks.long_decode import as_dynamic, plain_model, random_cache
+from app.engine.weights import HalfLinear, can_halve, halve
+from benchmarks.decode import weight_bytes
+from benchmarks.random_caches import as_dynamic, random_cache
 from benchmarks.timing import in_turns
 from benchmarks.vote import prefill
 from evals.kv_runs import Runner
@@ -27,16 +29,24 @@ def test_all_take_turns() -> None:
     assert taken.keys() == {"a", "b"}
 
 
-def test_the_baseline_of_a_long_decode_computes_the_same(tiny_model: Callable[..., PreTrainedModel]) -> None:
-    runner = runner_of(tiny_model())
-    cache = random_cache(runner, 100)
-    (dynamic, nbytes), plain = as_dynamic(cache), plain_model(runner.model)
-    assert nbytes == cache.nbytes - 3 * 2 * 100 * 4  # positions of every layer and head
+def test_the_baseline_of_decoding_computes_the_same(tiny_model: Callable[..., PreTrainedModel]) -> None:
+    plain, runner = tiny_model(), runner_of(tiny_model())
+    caches = [random_cache(runner, 100) for _ in range(2)]
     with torch.no_grad():
-        theirs = plain(torch.tensor([[7]]), cache=dynamic, use_cache=True).logits[0, -1]
-    torch.testing.assert_close(decode_step(runner.model, cache, 7), theirs, atol=1e-4, rtol=0)
+        theirs = plain(torch.tensor([[7], [7]]), cache=as_dynamic(caches), use_cache=True).logits[:, -1]
+    for cache, expected in zip(caches, theirs, strict=True):
+        torch.testing.assert_close(decode_step(runner.model, cache, 7), expected, atol=1e-4, rtol=0)
     assert plain.config._attn_implementation == "sdpa" != runner.model.config._attn_implementation
-    assert {id(weight) for weight in plain.parameters()} == {id(weight) for weight in runner.model.parameters()}
+
+
+def test_the_floor_counts_the_bytes_of_linear_layers(tiny_model: Callable[..., PreTrainedModel]) -> None:
+    model = tiny_model().to(torch.bfloat16).float()
+    linear = sum(module.weight.nbytes for module in model.modules() if isinstance(module, torch.nn.Linear))
+    assert weight_bytes(model) == (linear, linear)
+    if can_halve(model.device, model.dtype):
+        halve(model)
+    halved = any(isinstance(module, HalfLinear) for module in model.modules())
+    assert weight_bytes(model) == (linear // 2 if halved else linear, linear)
 
 
 def test_the_timed_prefill_is_that_of_the_library(tiny_model: Callable[..., PreTrainedModel]) -> None:
