@@ -1,7 +1,8 @@
 """An answer and its passages to citations: which sentence of the answer rests on which sentence of which passage. Pure.
 
 A sentence of the answer is cited when the words that carry it (weighted by how rare they are among the passages'
-sentences) stand in one sentence of a passage. Nothing depends on the model writing markers.
+sentences) stand in one sentence of a passage; of several that hold them equally, the one that holds more of the
+question. Nothing depends on the model writing markers.
 """
 
 import math
@@ -60,19 +61,22 @@ class _Sentence:
     words: frozenset[str]
 
 
-def cite(answer: str, passages: Sequence[Passage]) -> list[Citation]:
-    """The citations of `answer`, in its order; a sentence that no passage supports has none."""
+def cite(answer: str, passages: Sequence[Passage], question: str = "") -> list[Citation]:
+    """The citations of `answer` to `question`, in its order; a sentence that no passage supports has none."""
     sentences = [sentence for passage in passages for sentence in _sentences(passage)]
     weight = _weights(sentences)
+    asked = _words(question)
     citations = []
     for start, end in _spans(answer):
-        sources = _support(_words(answer[start:end]), sentences, weight)
+        sources = _support(_words(answer[start:end]), asked, sentences, weight)
         if sources:
             citations.append(Citation(start, end, answer[start:end], [_source(sentence) for sentence in sources]))
     return citations
 
 
-def _support(words: frozenset[str], sentences: list[_Sentence], weight: dict[str, float]) -> list[_Sentence]:
+def _support(
+    words: frozenset[str], asked: frozenset[str], sentences: list[_Sentence], weight: dict[str, float]
+) -> list[_Sentence]:
     total = sum(weight.get(word, weight[""]) for word in words)
     if total == 0:
         return []
@@ -80,7 +84,10 @@ def _support(words: frozenset[str], sentences: list[_Sentence], weight: dict[str
     best = max((score for score, _ in scored), default=0.0)
     if best < SUPPORT or best * total < EVIDENCE * weight[""]:
         return []
-    return [sentence for score, sentence in scored if score == best][:MAX_SOURCES]
+    equal = [sentence for score, sentence in scored if score == best]
+    of_question = [sum(weight[word] for word in sorted(asked & sentence.words)) for sentence in equal]
+    most = max(of_question)
+    return [sentence for held, sentence in zip(of_question, equal, strict=True) if held == most][:MAX_SOURCES]
 
 
 def _weights(sentences: list[_Sentence]) -> dict[str, float]:

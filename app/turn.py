@@ -86,7 +86,7 @@ class Turn:
             if piece := text.finish(finished.tail):
                 yield Delta(piece)
 
-            citations = cite(text.text, [passage.passage() for passage in plan.passages])
+            citations = cite(text.text, [passage.passage() for passage in plan.passages], request.message)
             for citation in citations:
                 yield CitationFound(citation)
             generation.check_cancelled()

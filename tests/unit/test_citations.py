@@ -42,6 +42,13 @@ def test_each_sentence_finds_its_own_passage() -> None:
     assert [citation.sources[0].passage_id for citation in citations] == ["doc_a:0", "doc_a:7"]
 
 
+def test_the_question_tells_which_of_two_sentences_a_bare_answer_rests_on() -> None:
+    text = "The bridge was opened in 1931. The main pump was built in 1931. The tower fell in 1950."
+    for question, cited in (("When was the pump built?", "The main pump"), ("When did the bridge open?", "The bridge")):
+        (citation,) = cite("1931", [passage(text)], question)
+        assert [source.cited_text.startswith(cited) for source in citation.sources] == [True]
+
+
 def test_list_numbers_are_no_sentences_and_lone_words_no_sources() -> None:
     text = "3\n\n3. The pump turns at 285 revolutions a minute.\n\nPumps"
     (citation,) = cite("1. The pump turns at 285 revolutions.", [passage(text)])
