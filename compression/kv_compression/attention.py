@@ -36,6 +36,8 @@ def attend(
         if causal:
             mask = causal_mask(query.shape[2], key.shape[2], None, query.dtype, query.device)
         return _softcapped(query, key, value, mask, scale, softcap)
+    if query.shape[2] == 1 and mask is None:  # a group's keys and values are read once, not once per query head
+        return attend_packed(query, key, value, None, scale)
     if mask is None or query.device.type == "cpu":
         return scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=True
@@ -77,12 +79,13 @@ def attend_ragged(query: Tensor, entries: LayerEntries, scale: float, softcap: f
     return torch.cat(outputs, dim=1)
 
 
-def attend_packed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """`attend` with a group's query heads as rows of one head: CUDA's fused kernels take no mask with grouped heads."""
     batch, query_heads, tokens, head_dim = query.shape
     group = query_heads // key.shape[1]
     rows = query.reshape(batch, -1, group * tokens, head_dim)  # [batch, kv_heads, group * tokens, head_dim]
-    output = scaled_dot_product_attention(rows, key, value, attn_mask=mask.repeat(group, 1), scale=scale)
+    mask = None if mask is None else mask.repeat(group, 1)
+    output = scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scale)
     return output.reshape(batch, query_heads, tokens, -1)
 
 
