@@ -1,6 +1,7 @@
 """Which passages a turn may use. Decided anew at every turn, whatever earlier turns found."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from app.answer import AnswerPassage
 from app.conversation import Conversation
@@ -8,6 +9,8 @@ from retriever import Hit, Retriever, content_words
 
 # "why?", "and the second one?": with so few words of its own, a message means what the one before it was about
 ELLIPTIC_WORDS = 3
+CANDIDATES = 50  # of one search, before two are put together
+ALONE_WEIGHT = 0.5  # docs/experiments.md has the figures
 
 
 def gather(
@@ -19,17 +22,24 @@ def gather(
     words to stand alone must find something alone: an earlier subject is no evidence for a new one.
     """
     collection = conversation.collection
-    hits = retriever.search(tenant, collection, message, top_k)
+    alone = hits = retriever.search(tenant, collection, message, CANDIDATES)
     for previous in _subject(message, conversation.messages, found=bool(hits)):
         # the message first: an embedder cuts what is too long at its end. When the subject has changed, both together
         # may be about nothing; the message alone then stands
-        if both := retriever.search(tenant, collection, f"{message}\n{previous}", top_k):
-            hits = both
+        if both := retriever.search(tenant, collection, f"{message}\n{previous}", CANDIDATES):
+            hits = _together(both, alone)
             break
     if not hits:
         return []
-    found = [_passage(hit, conversation) for hit in hits]
+    found = [_passage(hit, conversation) for hit in hits[:top_k]]
     return found + _carried(conversation.cited_last, found)
+
+
+def _together(both: Sequence[Hit], alone: Sequence[Hit]) -> list[Hit]:
+    """What two messages find, best first; what the last one finds alone counts once more, in part."""
+    more = {hit.passage.passage_id: ALONE_WEIGHT * hit.score for hit in alone}
+    hits = [replace(hit, score=hit.score + more.get(hit.passage.passage_id, 0.0)) for hit in both]
+    return sorted(hits, key=lambda hit: -hit.score)
 
 
 def _subject(message: str, before: Sequence[str], *, found: bool) -> Iterator[str]:
